@@ -1,0 +1,69 @@
+"""What the runtime refuses, each with the numbers that a caller needs to mend it."""
+
+from __future__ import annotations
+
+
+class RuntimeServiceError(Exception):
+    """Base of every error that a caller of the runtime can cause or must handle."""
+
+
+class InvalidRequest(RuntimeServiceError):
+    """A field holds a value outside its limit."""
+
+    def __init__(self, field: str, value: object, limit: str) -> None:
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        super().__init__(f"{field} is {shown}: {limit}")
+        self.field = field
+        self.value = value
+        self.limit = limit
+
+
+class RequestTooLarge(RuntimeServiceError):
+    """The request could not run even with the whole pool to itself."""
+
+    def __init__(self, needed_tokens: int, limit_tokens: int) -> None:
+        super().__init__(
+            f"the request needs room for {needed_tokens} tokens of KV, the whole pool has room for {limit_tokens}; "
+            "shorten the prompt, lower max_tokens or start the runtime with more blocks"
+        )
+        self.needed_tokens = needed_tokens
+        self.limit_tokens = limit_tokens
+
+
+class QueueFull(RuntimeServiceError):
+    """More requests wait than the queue admits."""
+
+    def __init__(self, limit: int, retry_after_s: float) -> None:
+        super().__init__(f"{limit} requests are waiting, which is the limit (max_queue); retry in {retry_after_s:.1f} s")
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
+class SessionNotFound(RuntimeServiceError):
+    """No session goes by that id (any more)."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session_id {session_id!r} is unknown: it was never opened, was closed, or idled too long")
+        self.session_id = session_id
+
+
+class ModelNotFound(RuntimeServiceError):
+    """The model's files are not where the name says."""
+
+
+class ModelRefused(RuntimeServiceError):
+    """The model's answers would be wrong here; the message says why."""
+
+
+class TemplateRefused(RuntimeServiceError):
+    """The model's chat template does not take these messages."""
+
+
+class EngineFailed(RuntimeServiceError):
+    """A forward pass failed; the request that saw it is lost, the engine goes on."""
+
+
+class ShuttingDown(RuntimeServiceError):
+    """The runtime drains and takes no new requests."""

@@ -1,0 +1,53 @@
+"""How many blocks could be had if everything evictable went: the promise behind "raises, changing nothing"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from radix.node import Node
+from radix.pool import BlockPool
+from radix.sequence import Sequence
+from radix.tree import RadixTree
+
+
+def obtainable_blocks(pool: BlockPool, tree: RadixTree, open_sequences: Iterable[Sequence], needed: int) -> int:
+    """Return how many blocks are free or could be made so by eviction, exactly when that decides about `needed`.
+
+    Blocks that no open sequence holds bound it from above, in O(1). Short of that bound fall only blocks that a node
+    in use holds beside its child's copy or beside a reader's own: at most one a branch point and one a sequence.
+    Only inside that margin are the paths walked.
+    """
+    readers = [seq for seq in open_sequences if seq.node is not None]
+    upper = pool.num_blocks - pool.pinned
+    margin = tree.nodes - len(tree.queued) + len(readers)
+    if needed > upper or needed <= upper - margin:
+        return upper
+    return pool.num_blocks - _stuck(pool, tree, readers)
+
+
+def _stuck(pool: BlockPool, tree: RadixTree, readers: list[Sequence]) -> int:
+    stuck = pool.seq_refs > 0
+    live_children: dict[Node, set[Node]] = {}
+    for seq in readers:
+        node = seq.node
+        while node is not None and node.parent is not None:
+            known = node in live_children
+            live_children.setdefault(node, set())
+            live_children.setdefault(node.parent, set()).add(node)
+            if known:
+                break
+            node = node.parent
+    for node, children in live_children.items():
+        if node.parent is None:
+            continue
+        blocks = node.blocks.view
+        if not children:
+            first = node.start // tree.block_size
+            blocks = blocks[: -(-node.read_to() // tree.block_size) - first]
+        elif len(children) == 1 and node.end % tree.block_size:
+            # The other children can go; the node then merges with the one that stays and lets this block go.
+            blocks = blocks[:-1]
+        stuck[blocks] = True
+    return int(np.count_nonzero(stuck))

@@ -1,0 +1,29 @@
+"""What the prefix store refuses, by name."""
+
+from __future__ import annotations
+
+
+class RadixError(Exception):
+    """Base of the store's errors."""
+
+
+class InvalidArgument(RadixError, ValueError):
+    """An argument lies outside its limits; the message names it, its value and the limit."""
+
+
+class InvalidTokens(InvalidArgument):
+    """Token ids must be a one-dimensional array of integers from 0 to 2**31 - 1."""
+
+
+class SequenceClosed(RadixError):
+    """The sequence was closed before."""
+
+
+class OutOfBlocks(RadixError):
+    """The pool cannot give that many blocks, whatever is evicted."""
+
+    def __init__(self, needed: int, available: int, total: int) -> None:
+        super().__init__(f"{needed} blocks needed, {available} of {total} can be had: open sequences hold the rest")
+        self.needed = needed
+        self.available = available
+        self.total = total

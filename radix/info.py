@@ -1,0 +1,72 @@
+"""What the store tells about itself, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from radix.namespace import Namespace
+from radix.tokens import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy the KV of the first `tokens` slots of block `src` to block `dst`, before the next forward pass."""
+
+    src: int
+    dst: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One node of the tree.
+
+    Attributes:
+        parent_id: 0 for a node right below a root.
+        start: position of the run's first token.
+        tokens: length of the run.
+        last_used: on the store's clock, seconds.
+        holders: open sequences that read to somewhere in this run.
+        head: int32[<= head_tokens], the run's first tokens.
+    """
+
+    id: int
+    parent_id: int
+    namespace: Namespace
+    start: int
+    tokens: int
+    blocks: int
+    hits: int
+    last_used: float
+    holders: int
+    children: int
+    head: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """Blocks, tree and counters since the store was made; tokens unless the name says otherwise.
+
+    Attributes:
+        active_blocks: held by open sequences; cannot be evicted now.
+        cached_blocks: held by the tree alone.
+        max_depth: nodes on the longest path.
+        unused_slots: slots of held blocks that hold no token of their own (unwritten, or copied from a parent's block).
+    """
+
+    total_blocks: int
+    free_blocks: int
+    active_blocks: int
+    cached_blocks: int
+    block_size: int
+    cached_tokens: int
+    nodes: int
+    max_depth: int
+    namespaces: int
+    open_sequences: int
+    lookup_tokens: int
+    hit_tokens: int
+    evicted_tokens: int
+    evicted_blocks: int
+    copied_tokens: int
+    unused_slots: int

@@ -1,0 +1,216 @@
+"""The store against a model that keeps every prefix in a dict and every slot's content in a list."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from radix import Namespace, OutOfBlocks, PrefixStore, Sequence
+
+NAMESPACES = [Namespace("w"), Namespace("w", salt="x"), Namespace("w", adapter="x")]
+
+
+def prefix_hashes(tokens: list[int], salt: object) -> list[int]:
+    """One hash a position, over all tokens up to it: what the KV of that position depends on."""
+    hashes, state = [], hash(salt)
+    for token in tokens:
+        state = hash((state, token))
+        hashes.append(state)
+    return hashes
+
+
+class Model:
+    """An open sequence as the model sees it."""
+
+    def __init__(self, seq: Sequence, tokens: list[int], published: bool) -> None:
+        self.seq = seq
+        self.tokens = tokens
+        self.published = published
+
+
+class StoreMachine(RuleBasedStateMachine):
+    block_size = 4
+
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        self.blocks = data.draw(st.integers(1, 14), label="blocks")
+        self.now = 0.0
+        self.store = PrefixStore(self.blocks, self.block_size, clock=self.tick, track_changes=True)
+        self.slots: list[list[int | None]] = [[None] * self.block_size for _ in range(self.blocks)]
+        self.known: dict[int, None] = {}
+        self.open: list[Model] = []
+        self.mirror: dict[int, object] = {}
+
+    def tick(self) -> float:
+        self.now += 1
+        return self.now
+
+    def tokens(self, data: st.DataObject) -> list[int]:
+        """Few distinct tokens and lengths near block boundaries: most prompts share something with an earlier one."""
+        base = data.draw(st.sampled_from([m.tokens for m in self.open] or [[]]), label="base")
+        cut = data.draw(st.integers(0, len(base)), label="cut")
+        near = [0, 1, self.block_size - 1, self.block_size, self.block_size + 1, 2 * self.block_size + 1]
+        extra = data.draw(st.sampled_from(near), label="extra")
+        fill = data.draw(st.integers(0, 2), label="fill")
+        ends = data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=3), label="ends")
+        return base[:cut] + [fill] * extra + ends
+
+    def longest_known(self, tokens: list[int], namespace: Namespace) -> int:
+        length = 0
+        for i, h in enumerate(prefix_hashes(tokens, namespace)):
+            if h in self.known:
+                length = i + 1
+        return length
+
+    @rule(data=st.data(), namespace=st.sampled_from(NAMESPACES), published=st.booleans() | st.just(True))
+    def open_sequence(self, data: st.DataObject, namespace: Namespace, published: bool) -> None:
+        tokens = self.tokens(data)
+        expected = self.longest_known(tokens, namespace)
+        before = list(map(str, self.store.nodes()))
+        assert self.store.match(tokens, namespace) == expected
+        assert list(map(str, self.store.nodes())) == before, "a lookup changed the tree"
+        seq = self.store.open(tokens, namespace, publish=published)
+        assert seq.length == seq.matched == (min(expected, len(tokens) - 1) if published else 0)
+        self.open.append(Model(seq, tokens, published))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def advance(self, data: st.DataObject) -> None:
+        """Reserve, carry out the copies, write, and commit a part of what was written."""
+        model = data.draw(st.sampled_from(self.open), label="sequence")
+        seq = model.seq
+        n = data.draw(st.sampled_from([1, 2, self.block_size, 2 * self.block_size]), label="n")
+        missing = seq.length + n - len(model.tokens)
+        if missing > 0:
+            model.tokens = model.tokens + data.draw(st.lists(st.integers(0, 2), min_size=missing, max_size=missing))
+        before = (list(map(str, self.store.nodes())), self.store.stats(), seq.table.tolist())
+        try:
+            copies = self.store.reserve(seq, n)
+        except OutOfBlocks:
+            assert before == (list(map(str, self.store.nodes())), self.store.stats(), seq.table.tolist())
+            self.check_refusal_was_due(seq, n)
+            return
+        self.forget_what_was_evicted()
+        assert seq.capacity >= seq.length + n
+        for copy in copies:
+            self.slots[copy.dst][: copy.tokens] = self.slots[copy.src][: copy.tokens]
+        hashes = prefix_hashes(model.tokens, seq.namespace)
+        holders = [m for m in self.open if m is not model]
+        for pos in range(seq.length, seq.length + n):
+            block, slot = divmod(pos, self.block_size)
+            written = int(seq.table[block])
+            for other in holders:
+                at = np.flatnonzero(other.seq.table == written)
+                reads = len(at) and int(at[0]) * self.block_size + slot < other.seq.length
+                assert not reads, "a slot that another sequence reads was written"
+            self.slots[written][slot] = hashes[pos]
+        done = data.draw(st.integers(0, n), label="commit")
+        self.store.commit(seq, model.tokens[seq.length : seq.length + done])
+        if seq.node is not None:
+            self.known.update(dict.fromkeys(hashes[: seq.length]))
+
+    def check_refusal_was_due(self, seq: Sequence, n: int) -> None:
+        """Evict all that can go: the reservation must still not fit."""
+        self.store.evict(self.blocks)
+        self.forget_what_was_evicted()
+        needed = -(-(seq.length + n) // self.block_size) - len(seq.table) + seq.reads_partial_block
+        assert self.store.stats().free_blocks < needed, "refused although eviction would have made room"
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        model = data.draw(st.sampled_from(self.open), label="sequence")
+        child = self.store.fork(model.seq)
+        assert child.length == model.seq.length
+        self.open.append(Model(child, model.tokens[: child.length] + [0], model.published))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def drop_partial(self, data: st.DataObject) -> None:
+        model = data.draw(st.sampled_from(self.open), label="sequence")
+        length = model.seq.length
+        given_up = self.store.drop_partial(model.seq)
+        assert given_up in (0, length % self.block_size)
+        assert model.seq.length == length - given_up
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), twice=st.booleans())
+    def close(self, data: st.DataObject, twice: bool) -> None:
+        model = self.open.pop(data.draw(st.integers(0, len(self.open) - 1), label="index"))
+        self.store.close(model.seq)
+        if twice:
+            self.store.close(model.seq)
+
+    @rule(n=st.integers(1, 6))
+    def evict(self, n: int) -> None:
+        free = self.store.stats().free_blocks
+        freed = self.store.evict(n)
+        assert freed <= n, "more was evicted than was asked for"
+        assert self.store.stats().free_blocks == free + freed
+        self.forget_what_was_evicted()
+
+    @rule(namespace=st.sampled_from([None, *NAMESPACES]))
+    def flush(self, namespace: Namespace | None) -> None:
+        self.store.flush(namespace)
+        self.forget_what_was_evicted()
+        for name in NAMESPACES if namespace is None else [namespace]:
+            assert not list(self.store.nodes(name))
+
+    def forget_what_was_evicted(self) -> None:
+        """Keep of the model what the tree still spells out, read from its nodes and not through match."""
+        present: dict[int, None] = {}
+        for namespace in NAMESPACES:
+            ends: dict[int, list[int]] = {0: []}
+            for node in self.store.nodes(namespace, head_tokens=10**6):
+                ends[node.id] = ends[node.parent_id] + node.head.tolist()
+                present.update(dict.fromkeys(prefix_hashes(ends[node.id], namespace)))
+        assert all(h in self.known for h in present), "the tree holds what was never committed"
+        self.known = present
+
+    @invariant()
+    def holds(self) -> None:
+        self.store.check()
+        stats = self.store.stats()
+        assert stats.free_blocks + stats.active_blocks + stats.cached_blocks == stats.total_blocks == self.blocks
+        for model in self.open:
+            seq = model.seq
+            hashes = prefix_hashes(model.tokens[: seq.length], seq.namespace)
+            found = [self.slots[int(seq.table[p // self.block_size])][p % self.block_size] for p in range(seq.length)]
+            assert found == hashes, "a block table points at slots that hold something else"
+            if seq.node is not None:
+                assert self.store.match(model.tokens[: seq.length], seq.namespace) == seq.length, "a live prefix was lost"
+
+    @invariant()
+    def changes_rebuild_the_tree(self) -> None:
+        upserted, removed = self.store.changes()
+        for node in upserted:
+            self.mirror[node.id] = str(node)
+        for node_id in removed:
+            self.mirror.pop(node_id, None)
+        assert self.mirror == {node.id: str(node) for node in self.store.nodes()}
+
+    def teardown(self) -> None:
+        for model in getattr(self, "open", []):
+            self.store.close(model.seq)
+        if hasattr(self, "store"):
+            self.store.check()
+            assert self.store.stats().active_blocks == 0
+            self.store.flush()
+            assert self.store.stats().free_blocks == self.blocks
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16, 256])
+def test_store_equals_the_model(block_size: int) -> None:
+    machine = type("Machine", (StoreMachine,), {"block_size": block_size})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60 if block_size < 256 else 15,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,150 @@
+"""Token ids to text, one token at a time, without cutting a character in two."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import decoders
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+_REPLACEMENT = "\ufffd"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+_BYTE_OF_CHAR = {char: byte for byte, char in bytes_to_unicode().items()}
+# A character of UTF-8 has at most 4 bytes, so this many tokens at the end of a prompt show what it left unfinished.
+_CHARACTER_BYTES = 4
+# Tokens of context that settle whether a piece keeps its leading space, and how far back they are looked for.
+_CONTEXT_TOKENS = 4
+_CONTEXT_REACH = 64
+
+
+class IncrementalDetokenizer:
+    """The text of one choice, piece by piece, as it follows the text of its prompt.
+
+    The pieces joined are what `tokenizer.decode(prompt + output)` adds to `tokenizer.decode(prompt)` (without clean-up of
+    spaces). A piece ends with a whole character; bytes of an unfinished one wait for the next token, and bytes that no
+    character begins with become U+FFFD. The work per token does not grow with the text.
+
+    Where a tokenizer spells unknown characters as `<0x..>` tokens and a run of these turns out not to be UTF-8, the
+    characters before the fault have been emitted; `decode` would replace the whole run.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: npt.NDArray[np.int32], skip_special_tokens: bool = True) -> None:
+        """`prompt` is int32 [T] token ids, possibly none; only its tail is looked at."""
+        self._tokenizer = tokenizer
+        self._skipped: frozenset[int] = special_token_ids(tokenizer) if skip_special_tokens else frozenset()
+        decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+        self._byte_level = isinstance(decoder, decoders.ByteLevel)
+        # The tokens of a fast tokenizer are whole characters, but for the two kinds of byte token.
+        self._may_split = decoder is None
+        self._bytes: _LossyBytes | _ByteRun = _LossyBytes() if self._byte_level else _ByteRun()
+        self._context: list[int] = []
+        self._pending: list[int] = []
+        self._context_text = ""
+        self._prime([int(token) for token in prompt[-_CONTEXT_REACH:]])
+
+    def append(self, token_id: int) -> str:
+        """The text that this token completes; empty while a character is unfinished."""
+        if token_id in self._skipped:
+            return ""
+        piece = self._bytes_of(token_id)
+        if piece is not None:
+            return self._bytes.feed(piece)
+        return self._bytes.finish() + self._append_text(token_id)
+
+    def flush(self) -> str:
+        """What is left once no more tokens come: U+FFFD for a character that stayed unfinished."""
+        return self._bytes.finish() + self._settle(self._window_text())
+
+    def _prime(self, tail: list[int]) -> None:
+        tail = [token for token in tail if token not in self._skipped]
+        for token in tail[-_CHARACTER_BYTES:]:
+            self.append(token)
+        texts = [token for token in tail if self._bytes_of(token) is None]
+        self._pending = []
+        self._context = texts[-_CONTEXT_TOKENS:]
+        self._context_text = self._decode(self._context)
+
+    def _append_text(self, token_id: int) -> str:
+        self._pending.append(token_id)
+        text = self._window_text()
+        unfinished = self._may_split and text.endswith(_REPLACEMENT) and len(self._pending) < _CHARACTER_BYTES
+        return "" if unfinished else self._settle(text)
+
+    def _window_text(self) -> str:
+        return self._decode(self._context + self._pending)
+
+    def _settle(self, text: str) -> str:
+        new = text[len(self._context_text) :]
+        if self._pending:
+            self._context = (self._context + self._pending)[-_CONTEXT_TOKENS:]
+            self._pending = []
+            self._context_text = self._decode(self._context)
+        return new
+
+    def _decode(self, token_ids: list[int]) -> str:
+        if not token_ids:
+            return ""
+        text = self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    def _bytes_of(self, token_id: int) -> bytes | None:
+        """The bytes that a token stands for, where the tokenizer spells text in bytes; None where it is plain text."""
+        if self._may_split:
+            return None
+        token = self._tokenizer.convert_ids_to_tokens(token_id)
+        if self._byte_level:
+            if token is None:
+                return b""
+            try:
+                return bytes(_BYTE_OF_CHAR[char] for char in token)
+            except KeyError:
+                return str(token).encode()
+        match = _BYTE_TOKEN.fullmatch(token) if token is not None else None
+        return bytes.fromhex(match.group(1)) if match else None
+
+
+def special_token_ids(tokenizer: Any) -> frozenset[int]:
+    """The ids that `decode(skip_special_tokens=True)` leaves out."""
+    added = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return frozenset(added.union(tokenizer.all_special_ids))
+
+
+class _LossyBytes:
+    """Byte-level BPE: the text is one stream of UTF-8, where each faulty sequence becomes one U+FFFD."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, piece: bytes) -> str:
+        return self._decoder.decode(piece)
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class _ByteRun:
+    """Byte fallback: a run of byte tokens is UTF-8 of its own; in a faulty run each byte becomes one U+FFFD."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
+        self._faulty = False
+
+    def feed(self, piece: bytes) -> str:
+        if self._faulty:
+            return _REPLACEMENT * len(piece)
+        waiting = len(self._decoder.getstate()[0])
+        try:
+            return self._decoder.decode(piece)
+        except UnicodeDecodeError:
+            self._faulty = True
+            return _REPLACEMENT * (waiting + len(piece))
+
+    def finish(self) -> str:
+        waiting = 0 if self._faulty else len(self._decoder.getstate()[0])
+        self._decoder.reset()
+        self._faulty = False
+        return _REPLACEMENT * waiting

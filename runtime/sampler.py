@@ -1,0 +1,162 @@
+"""Choosing the next token of each running choice from its row of logits."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from runtime.errors import EngineFailed
+from runtime.penalties import Penalties
+from runtime.sampling_params import SamplingParams
+
+# Transformers' warpers ask for the token history and do not read it.
+_NO_HISTORY = cast(torch.LongTensor, torch.empty((1, 0), dtype=torch.int64))
+
+
+class BadLogits(EngineFailed):
+    """Rows of logits without a finite largest value. `rows` are their indices; no sampler has drawn yet."""
+
+    def __init__(self, rows: tuple[int, ...]) -> None:
+        super().__init__(
+            f"the model's logits hold NaN or infinity (rows {list(rows)} of the batch), so no token is chosen"
+        )
+        self.rows = rows
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """One chosen token.
+
+    `logprob` is its natural log-probability under the raw logits of the model: before bias, penalties, temperature and
+    filters, so it does not depend on how the request samples. None unless the request asked for log-probabilities.
+    `top` are the `(token id, logprob)` pairs of the likeliest tokens, likeliest first; empty unless asked for.
+    """
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
+
+
+class TokenSampler:
+    """How one choice of one request picks its tokens.
+
+    It owns its random stream, and a token takes exactly one number from it. So the same seed gives the same tokens
+    from the same logits, whatever else runs in the batch. Without a seed the stream starts from the system's entropy.
+    """
+
+    def __init__(
+        self, params: SamplingParams, prompt: npt.NDArray[np.int32], choice_index: int, vocab_size: int
+    ) -> None:
+        """`prompt` is int32 [T] token ids; `params` have been validated; logits rows hold `vocab_size` entries."""
+        self._vocab_size = vocab_size
+        self._penalties = Penalties(params, prompt, vocab_size)
+        self._greedy = params.temperature == 0.0
+        self._top_logprobs = params.top_logprobs
+        self._wants_logprobs = params.logprobs or params.top_logprobs > 0
+        self._temperature = None if self._greedy else TemperatureLogitsWarper(float(params.temperature))
+        self._top_k = TopKLogitsWarper(params.top_k) if 0 < params.top_k < vocab_size else None
+        self._top_p = float(params.top_p)
+        self._min_p = MinPLogitsWarper(params.min_p) if params.min_p > 0.0 else None
+        seed = secrets.randbits(64) if params.seed is None else params.seed
+        # Not a torch.Generator: the CPU one reads only the low 32 bits of its seed.
+        self._random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(choice_index,))))
+
+    @property
+    def plain_greedy(self) -> bool:
+        """True when the largest raw logit is the answer and nothing else is asked for."""
+        return self._greedy and not self._wants_logprobs and not self._penalties.active
+
+    def sample(self, logits: torch.Tensor, output: list[int]) -> SampledToken:
+        """Choose a token from float [vocab] raw logits; `output` are the tokens that this choice wrote so far.
+
+        Raises BadLogits where the logits hold NaN or their largest value is infinite.
+        """
+        if logits.shape != (self._vocab_size,):
+            raise EngineFailed(
+                f"a row of logits has shape {tuple(logits.shape)}, the vocabulary {self._vocab_size} ids"
+            )
+        _refuse_bad_rows(logits.max()[None])
+        return self.choose(logits.detach().to("cpu", torch.float32), output)
+
+    def choose(self, row: torch.Tensor, output: list[int]) -> SampledToken:
+        """As `sample`, for a float32 [vocab] row on the CPU that has been checked."""
+        scores = self._penalties.apply(row[None], output) if self._penalties.active else row[None]
+        token = int(scores.argmax()) if self._greedy else self._draw(scores)
+        if not self._wants_logprobs:
+            return SampledToken(token, None, ())
+        logprobs = torch.log_softmax(row, dim=-1)
+        best = torch.topk(logprobs, min(self._top_logprobs, self._vocab_size))
+        top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        return SampledToken(token, float(logprobs[token]), top)
+
+    def _draw(self, scores: torch.Tensor) -> int:
+        token_ids, probs = self._distribution(scores)
+        cumulative = torch.cumsum(probs, dim=-1)
+        total = cumulative[-1]
+        drawn = torch.searchsorted(cumulative, total * self._random.random(), right=True)
+        # Rounding may lift the product to the total: then the last token that has any mass is meant.
+        last = torch.searchsorted(cumulative, total, right=False)
+        return int(token_ids[torch.minimum(drawn, last)])
+
+    def _distribution(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens that may be drawn, int64 [K] in rising order, and their float64 [K] probabilities."""
+        token_ids = torch.arange(scores.shape[-1])
+        # The largest score becomes 0, so that no temperature, however small, makes it overflow.
+        scores = scores.double()
+        scores = scores - scores.max()
+        if self._temperature is not None:
+            scores = self._temperature(_NO_HISTORY, scores)
+        if self._top_k is not None:
+            token_ids, scores = _finite(token_ids, self._top_k(_NO_HISTORY, scores))
+        if self._top_p < 1.0:
+            token_ids, scores = self._nucleus(token_ids, scores)
+        if self._min_p is not None:
+            token_ids, scores = _finite(token_ids, self._min_p(_NO_HISTORY, scores))
+        return token_ids, torch.softmax(scores[0], dim=-1)
+
+    def _nucleus(self, token_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        # Sorting a whole vocabulary takes milliseconds. Tokens that are so unlikely that all of them together stay
+        # below 1 - top_p are outside the nucleus for certain, so only the others are sorted, and top_p is restated as
+        # a share of the mass that they hold.
+        probs = torch.softmax(scores, dim=-1)
+        likely = probs > (1.0 - self._top_p) / probs.shape[-1]
+        mass = float(probs[likely].sum())
+        token_ids, scores = token_ids[likely[0]], scores[likely][None]
+        return _finite(token_ids, TopPLogitsWarper(min(1.0, self._top_p / mass))(_NO_HISTORY, scores))
+
+
+def _finite(token_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    kept = scores[0] > -math.inf
+    return token_ids[kept], scores[:, kept]
+
+
+def _refuse_bad_rows(largest: torch.Tensor) -> None:
+    # A maximum is NaN when any entry is, so the largest values speak for their whole rows.
+    if not bool(torch.isfinite(largest).all()):
+        raise BadLogits(tuple(torch.nonzero(~torch.isfinite(largest)).flatten().tolist()))
+
+
+def sample_rows(logits: torch.Tensor, samplers: list[TokenSampler], outputs: list[list[int]]) -> list[SampledToken]:
+    """One token for each row of float [rows, vocab] logits, on any device.
+
+    Plain greedy rows share one argmax; the others are copied to the CPU together and chosen one by one.
+    Raises BadLogits, before any sampler draws, naming the rows; the other rows may be sampled in a second call.
+    """
+    if not samplers:
+        return []
+    largest, best = logits.max(dim=-1)
+    _refuse_bad_rows(largest)
+    chosen = [SampledToken(token, None, ()) for token in best.tolist()]
+    special = [row for row, sampler in enumerate(samplers) if not sampler.plain_greedy]
+    if special:
+        rows = logits[special].detach().to("cpu", torch.float32)
+        for index, row in enumerate(special):
+            chosen[row] = samplers[row].choose(rows[index], outputs[row])
+    return chosen

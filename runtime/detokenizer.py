@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import decoders
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 _REPLACEMENT = "\ufffd"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-_BYTE_OF_CHAR = {char: byte for byte, char in bytes_to_unicode().items()}
 # A character of UTF-8 has at most 4 bytes, so this many tokens at the end of a prompt show what it left unfinished.
 _CHARACTER_BYTES = 4
 # Tokens of context that settle whether a piece keeps its leading space, and how far back they are looked for.
@@ -24,8 +22,8 @@ _CONTEXT_REACH = 64
 class IncrementalDetokenizer:
     """The text of one choice, piece by piece, as it follows the text of its prompt.
 
-    The pieces joined are what `tokenizer.decode(prompt + output)` adds to `tokenizer.decode(prompt)` (without clean-up of
-    spaces). A piece ends with a whole character; bytes of an unfinished one wait for the next token, and bytes that no
+    The pieces joined are what `tokenizer.decode(prompt + output)` adds to `tokenizer.decode(prompt)` (without clean-up
+    of spaces). A piece ends with a whole character; bytes of an unfinished one wait for the next token, and bytes that no
     character begins with become U+FFFD. The work per token does not grow with the text.
 
     Where a tokenizer spells unknown characters as `<0x..>` tokens and a run of these turns out not to be UTF-8, the
@@ -36,13 +34,15 @@ class IncrementalDetokenizer:
         """`prompt` is int32 [T] token ids, possibly none; only its tail is looked at."""
         self._tokenizer = tokenizer
         self._skipped: frozenset[int] = special_token_ids(tokenizer) if skip_special_tokens else frozenset()
-        decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-        self._byte_level = isinstance(decoder, decoders.ByteLevel)
-        # The tokens of a fast tokenizer are whole characters, but for the two kinds of byte token.
-        self._may_split = decoder is None
+        steps = _decoder_steps(tokenizer)
+        self._byte_level = steps == {"ByteLevel"}
+        self._byte_fallback = "ByteFallback" in steps
+        # Without a byte step, the tokens of a fast tokenizer are whole characters.
+        self._may_split = not steps or ("ByteLevel" in steps and not self._byte_level)
         self._bytes: _LossyBytes | _ByteRun = _LossyBytes() if self._byte_level else _ByteRun()
         self._context: list[int] = []
         self._pending: list[int] = []
+        self._run: list[int] = []
         self._context_text = ""
         self._prime([int(token) for token in prompt[-_CONTEXT_REACH:]])
 
@@ -52,7 +52,12 @@ class IncrementalDetokenizer:
             return ""
         piece = self._bytes_of(token_id)
         if piece is not None:
+            self._run = [*self._run, token_id][-_CONTEXT_TOKENS:]
             return self._bytes.feed(piece)
+        if self._run and not self._context:
+            # Text that began with byte tokens has begun: the next piece is not the first.
+            self._context = self._run
+            self._context_text = self._decode(self._context)
         return self._bytes.finish() + self._append_text(token_id)
 
     def flush(self) -> str:
@@ -93,7 +98,7 @@ class IncrementalDetokenizer:
 
     def _bytes_of(self, token_id: int) -> bytes | None:
         """The bytes that a token stands for, where the tokenizer spells text in bytes; None where it is plain text."""
-        if self._may_split:
+        if not self._byte_level and not self._byte_fallback:
             return None
         token = self._tokenizer.convert_ids_to_tokens(token_id)
         if self._byte_level:
@@ -102,6 +107,7 @@ class IncrementalDetokenizer:
             try:
                 return bytes(_BYTE_OF_CHAR[char] for char in token)
             except KeyError:
+                # An added token is spelt as it is.
                 return str(token).encode()
         match = _BYTE_TOKEN.fullmatch(token) if token is not None else None
         return bytes.fromhex(match.group(1)) if match else None
@@ -111,6 +117,25 @@ def special_token_ids(tokenizer: Any) -> frozenset[int]:
     """The ids that `decode(skip_special_tokens=True)` leaves out."""
     added = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     return frozenset(added.union(tokenizer.all_special_ids))
+
+
+def _decoder_steps(tokenizer: Any) -> set[str]:
+    """The kinds of step in a fast tokenizer's decoder; empty for a tokenizer in Python."""
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if decoder is None:
+        return set()
+    state = json.loads(decoder.__getstate__())
+    return {step["type"] for step in state.get("decoders", [state])}
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The character that byte-level BPE writes for each byte: itself if it can be seen, else one from U+0100 on."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(0x100 + rank): byte for rank, byte in enumerate(hidden)}
+
+
+_BYTE_OF_CHAR = _byte_alphabet()
 
 
 class _LossyBytes:

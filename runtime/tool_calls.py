@@ -28,10 +28,10 @@ _ID_LENGTH = 9
 def parse_tool_calls(text: str) -> list[ParsedToolCall]:
     """The calls in `text`, in order; empty when it holds none. Never raises.
 
-    Two forms are read: any number of `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen, and the
-    fallback that `chat.py` teaches), and, without any such tag, a text that is nothing but one JSON object of that shape
-    or a list of them, bare or in a code fence. `parameters` is read as another word for `arguments`. What does not parse
-    is left in the text and is no call.
+    Two forms are read. One is any number of `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen,
+    and the fallback that `chat.py` teaches). The other, where there is no such tag, is a text that is nothing but one
+    JSON object of that shape or a list of them, bare or in a code fence. `parameters` is read as another word for
+    `arguments`. What does not parse is no call.
     """
     if "<tool_call>" in text:
         found = [_as_calls(_load(match.group(1))) for match in _TAGGED.finditer(text)]

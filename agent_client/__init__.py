@@ -1,0 +1,132 @@
+"""Client of a Radixloop runtime: `RadixClient`, `AsyncRadixClient`, their results and errors.
+
+Needs grpcio and protobuf only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .aio import AsyncGenerationStream, AsyncRadixClient, AsyncSession
+    from .client import GenerationStream, RadixClient, Session
+    from .errors import (
+        Aborted,
+        AlreadyExists,
+        Cancelled,
+        DeadlineExceeded,
+        FailedPrecondition,
+        Internal,
+        InvalidArgument,
+        NotFound,
+        PermissionDenied,
+        RadixloopError,
+        ResourceExhausted,
+        Unauthenticated,
+        Unavailable,
+        Unimplemented,
+    )
+    from .prompts import Chat
+    from .results import (
+        CacheNode,
+        CacheStats,
+        Choice,
+        Delta,
+        Finished,
+        Generation,
+        ModelInfo,
+        Started,
+        Timing,
+        TokenLogprob,
+        ToolCall,
+        Usage,
+    )
+    from .retry import RetryPolicy
+
+# Loaded on first use: the command line answers --help without loading gRPC.
+_HOMES = {
+    "aio": ("AsyncGenerationStream", "AsyncRadixClient", "AsyncSession"),
+    "client": ("GenerationStream", "RadixClient", "Session"),
+    "errors": (
+        "Aborted",
+        "AlreadyExists",
+        "Cancelled",
+        "DeadlineExceeded",
+        "FailedPrecondition",
+        "Internal",
+        "InvalidArgument",
+        "NotFound",
+        "PermissionDenied",
+        "RadixloopError",
+        "ResourceExhausted",
+        "Unauthenticated",
+        "Unavailable",
+        "Unimplemented",
+    ),
+    "prompts": ("Chat",),
+    "results": (
+        "CacheNode",
+        "CacheStats",
+        "Choice",
+        "Delta",
+        "Finished",
+        "Generation",
+        "ModelInfo",
+        "Started",
+        "Timing",
+        "TokenLogprob",
+        "ToolCall",
+        "Usage",
+    ),
+    "retry": ("RetryPolicy",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Aborted",
+    "AlreadyExists",
+    "AsyncGenerationStream",
+    "AsyncRadixClient",
+    "AsyncSession",
+    "CacheNode",
+    "CacheStats",
+    "Cancelled",
+    "Chat",
+    "Choice",
+    "DeadlineExceeded",
+    "Delta",
+    "FailedPrecondition",
+    "Finished",
+    "Generation",
+    "GenerationStream",
+    "Internal",
+    "InvalidArgument",
+    "ModelInfo",
+    "NotFound",
+    "PermissionDenied",
+    "RadixClient",
+    "RadixloopError",
+    "ResourceExhausted",
+    "RetryPolicy",
+    "Session",
+    "Started",
+    "Timing",
+    "TokenLogprob",
+    "ToolCall",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "Usage",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{home}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,111 @@
+"""Every unary call of the API as data: the method, the request, how to read the answer, and whether it may be repeated.
+
+Both clients run these; only how they wait differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+from radixloop.v1 import cache_pb2, common_pb2, inference_pb2, sessions_pb2
+
+from . import results
+from .folding import usage_from_proto
+from .prompts import Prompt, TokenIds, ids_from_proto, ids_to_proto, prompt_to_proto
+from .retry import Safety
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Unary(Generic[T]):
+    """One call that answers with one message."""
+
+    service: str
+    method: str
+    request: Any
+    decode: Callable[[Any], T]
+    safety: Safety = Safety.REPEATABLE
+
+
+def _same_fields(kind: type[T], **converters: Callable[[Any], Any]) -> Callable[[Any], T]:
+    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+
+    def decode(message: Any) -> T:
+        values = {name: getattr(message, name) for name in names}
+        return kind(
+            **{name: converters[name](value) if name in converters else value for name, value in values.items()}
+        )
+
+    return decode
+
+
+def tokenize(prompt: Prompt, add_special_tokens: bool) -> Unary[results.Tokenized]:
+    request = inference_pb2.TokenizeRequest(prompt=prompt_to_proto(prompt), add_special_tokens=add_special_tokens)
+    return Unary("Inference", "Tokenize", request, _tokenized)
+
+
+def _tokenized(message: inference_pb2.TokenizeResponse) -> results.Tokenized:
+    rendered = message.rendered if message.HasField("rendered") else None
+    return results.Tokenized(ids_from_proto(message.token_ids), rendered)
+
+
+def detokenize(token_ids: TokenIds, keep_special_tokens: bool) -> Unary[str]:
+    request = inference_pb2.DetokenizeRequest(
+        token_ids=ids_to_proto(token_ids), keep_special_tokens=keep_special_tokens
+    )
+    return Unary("Inference", "Detokenize", request, lambda message: message.text)
+
+
+def model_info() -> Unary[results.ModelInfo]:
+    decode = _same_fields(results.ModelInfo, eos_token_ids=tuple)
+    return Unary("Inference", "GetModelInfo", inference_pb2.GetModelInfoRequest(), decode)
+
+
+def stats() -> Unary[results.CacheStats]:
+    return Unary("Cache", "GetStats", cache_pb2.GetStatsRequest(), _same_fields(results.CacheStats))
+
+
+def flush(space: common_pb2.Namespace | None) -> Unary[results.Flushed]:
+    request = cache_pb2.FlushRequest(namespace=space)
+    return Unary("Cache", "Flush", request, lambda done: results.Flushed(done.flushed_tokens, done.freed_blocks))
+
+
+def warm(prompt: Prompt, space: common_pb2.Namespace) -> Unary[results.Usage]:
+    request = cache_pb2.WarmRequest(prompt=prompt_to_proto(prompt), namespace=space)
+    return Unary("Cache", "Warm", request, lambda message: usage_from_proto(message.usage))
+
+
+def open_session(session_id: str | None, space: common_pb2.Namespace) -> Unary[results.SessionOpened]:
+    request = sessions_pb2.OpenSessionRequest(session_id=session_id, namespace=space)
+    return Unary("Sessions", "Open", request, _same_fields(results.SessionOpened), Safety.ONCE)
+
+
+def fork_session(session_id: str, new_session_id: str | None) -> Unary[results.SessionForked]:
+    request = sessions_pb2.ForkSessionRequest(session_id=session_id, new_session_id=new_session_id)
+    return Unary("Sessions", "Fork", request, _same_fields(results.SessionForked), Safety.ONCE)
+
+
+def close_session(session_id: str) -> Unary[results.SessionClosed]:
+    request = sessions_pb2.CloseSessionRequest(session_id=session_id)
+    return Unary("Sessions", "Close", request, _same_fields(results.SessionClosed))
+
+
+def node_from_proto(node: cache_pb2.Node) -> results.CacheNode:
+    space = node.namespace
+    return results.CacheNode(
+        id=node.id,
+        parent_id=node.parent_id,
+        salt=space.salt if space.HasField("salt") else None,
+        adapter=space.adapter if space.HasField("adapter") else None,
+        start=node.start,
+        tokens=node.tokens,
+        blocks=node.blocks,
+        hits=node.hits,
+        idle_s=node.idle_s,
+        holders=node.holders,
+        children=node.children,
+        head=node.head,
+    )

@@ -1,0 +1,135 @@
+"""One step's work, laid out once: packed ids and positions, write slots, and where every row's KV lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from runtime.errors import InvalidRequest
+
+T = TypeVar("T")
+
+
+@dataclass
+class BatchItem:
+    """The next tokens of one sequence.
+
+    tokens: int32 `[T]`, T >= 1, to be computed in this step.
+    start: position of `tokens[0]`; the KV of positions below it is in the pool.
+    table: int32 block ids, at least `ceil((start + T) / block_size)` of them.
+    want_logits: whether the logits of the last token are returned.
+    """
+
+    tokens: np.ndarray
+    start: int
+    table: np.ndarray
+    want_logits: bool = True
+
+
+class SlotRange:
+    """The slots of consecutive positions of one sequence.
+
+    Neighbouring blocks are read as a view of the pool, scattered ones are gathered by whole blocks. Exactly the
+    positions asked for are returned, so a slot that was never written is never looked at.
+    """
+
+    def __init__(self, table: np.ndarray, low: int, high: int, block_size: int, device: torch.device) -> None:
+        first, last = low // block_size, (high - 1) // block_size
+        blocks = table[first : last + 1]
+        self.length = high - low
+        self._offset = low - first * block_size
+        self._begin = int(blocks[0]) * block_size + self._offset
+        self._blocks: torch.Tensor | None = None
+        if not np.array_equal(blocks, np.arange(blocks[0], blocks[0] + len(blocks))):
+            self._blocks = torch.from_numpy(blocks.astype(np.int64)).to(device)
+
+    @property
+    def contiguous(self) -> bool:
+        return self._blocks is None
+
+    def read(self, blocks: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """`[length, kv_heads, dim]` out of a layer's tensor, given as blocks and as slots."""
+        if self._blocks is None:
+            return slots[self._begin : self._begin + self.length]
+        gathered = blocks.index_select(0, self._blocks).flatten(0, 1)
+        return gathered[self._offset : self._offset + self.length]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence's share of the packed batch: queries `q_start : q_start + q_len` at positions `start : kv_len`."""
+
+    q_start: int
+    q_len: int
+    start: int
+    kv_len: int
+    table: np.ndarray
+
+
+class StepPlan:
+    """Everything about a step that does not depend on the layer.
+
+    input_ids, position_ids: int64 `[1, T]`. write_slots: int64 `[T]`, the slot that each token's KV goes to.
+    logit_rows: int64, the packed rows whose logits are wanted. Back ends keep what they derive from the rows in the
+    plan (`derived`), so that index arithmetic is done once a step and not once a layer.
+    """
+
+    def __init__(self, items: Sequence[BatchItem], block_size: int, num_blocks: int, device: torch.device) -> None:
+        if not items:
+            raise InvalidRequest("items", [], "a step needs at least one item")
+        self.device = device
+        self.block_size = block_size
+        self.rows: list[Row] = []
+        self._derived: dict[Any, Any] = {}
+        tokens, positions, slots, logit_rows = [], [], [], []
+        packed = 0
+        for index, item in enumerate(items):
+            count = len(item.tokens)
+            kv_len = item.start + count
+            table = self._checked_table(index, item, kv_len, num_blocks)
+            where = np.arange(item.start, kv_len, dtype=np.int64)
+            self.rows.append(Row(packed, count, item.start, kv_len, table))
+            tokens.append(np.asarray(item.tokens, dtype=np.int64))
+            positions.append(where)
+            slots.append(table[where // block_size].astype(np.int64) * block_size + where % block_size)
+            packed += count
+            if item.want_logits:
+                logit_rows.append(packed - 1)
+        self.total = packed
+        ids = np.stack([np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots)])
+        on_device = torch.from_numpy(ids).to(device)
+        self.input_ids = on_device[0:1]
+        self.position_ids = on_device[1:2]
+        self.write_slots = on_device[2]
+        self.logit_rows = torch.tensor(logit_rows, dtype=torch.int64, device=device)
+
+    def _checked_table(self, index: int, item: BatchItem, kv_len: int, num_blocks: int) -> np.ndarray:
+        if len(item.tokens) < 1:
+            raise InvalidRequest(f"items[{index}].tokens", item.tokens, "must hold at least one token")
+        if item.start < 0:
+            raise InvalidRequest(f"items[{index}].start", item.start, "must not be negative")
+        needed = -(-kv_len // self.block_size)
+        if len(item.table) < needed:
+            raise InvalidRequest(f"items[{index}].table", len(item.table), f"{kv_len} tokens need {needed} blocks")
+        table = np.asarray(item.table[:needed])
+        if table.min() < 0 or table.max() >= num_blocks:
+            raise InvalidRequest(f"items[{index}].table", table, f"block ids must be from 0 to {num_blocks - 1}")
+        return table
+
+    def derived(self, key: Any, build: Callable[[], T]) -> T:
+        """What `build` returns, computed at most once in this step for each key."""
+        if key not in self._derived:
+            self._derived[key] = build()
+        found: T = self._derived[key]
+        return found
+
+    def slots(self, row: int, low: int, high: int) -> SlotRange:
+        """The slots of positions `low : high` of a row."""
+        table = self.rows[row].table
+        return self.derived(
+            ("slots", row, low, high), lambda: SlotRange(table, low, high, self.block_size, self.device)
+        )

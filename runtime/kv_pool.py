@@ -1,0 +1,131 @@
+"""The paged KV tensors: where the keys and values of every cached token lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from radix import Copy
+from runtime.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What one attention layer keeps for a token: `kv_heads` keys of `key_dim` and values of `value_dim` numbers."""
+
+    layer: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        return self.kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+
+
+@dataclass(frozen=True)
+class LayerKV:
+    """One layer's part of the pool.
+
+    `keys` is `[blocks, block_size, kv_heads, key_dim]`, `values` ends in `value_dim`. The `_slots` views join the first
+    two axes: slot `block * block_size + offset`.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    key_slots: torch.Tensor
+    value_slots: torch.Tensor
+
+    @property
+    def block_size(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        return self.keys.shape[2]
+
+
+class KVPool:
+    """K and V tensors of every layer, shared by all sequences and addressed by block id.
+
+    The pool's dtype and device are its own business: writers and readers convert. `fill` is what unwritten slots hold;
+    tests fill with NaN to prove that no answer ever reads one. Raises InvalidRequest when the memory is not there.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[LayerShape],
+        num_blocks: int,
+        block_size: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        fill: float = 0.0,
+    ) -> None:
+        if num_blocks < 1:
+            raise InvalidRequest("num_blocks", num_blocks, "must be at least 1")
+        if block_size < 1:
+            raise InvalidRequest("block_size", block_size, "must be at least 1")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.bytes_per_token = sum(shape.bytes_per_token(dtype) for shape in shapes)
+        try:
+            self.layers = {shape.layer: self._allocate(shape, fill) for shape in shapes}
+        except (RuntimeError, MemoryError) as error:
+            gib = self.bytes_per_token * num_blocks * block_size / 2**30
+            raise InvalidRequest(
+                "num_blocks",
+                num_blocks,
+                f"the pool would take {gib:.1f} GiB on {self.device}, which it lacks",
+            ) from error
+
+    def _allocate(self, shape: LayerShape, fill: float) -> LayerKV:
+        def tensor(dim: int) -> torch.Tensor:
+            size = (self.num_blocks, self.block_size, shape.kv_heads, dim)
+            # Zeros come from untouched pages: a large pool costs memory only as it fills.
+            if fill == 0.0:
+                return torch.zeros(size, dtype=self.dtype, device=self.device)
+            return torch.full(size, fill, dtype=self.dtype, device=self.device)
+
+        keys, values = tensor(shape.key_dim), tensor(shape.value_dim)
+        return LayerKV(keys, values, keys.flatten(0, 1), values.flatten(0, 1))
+
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Copy the first `tokens` slots of block `src` to block `dst`, in order, in every layer.
+
+        Raises InvalidRequest when a block or a count lies outside the pool.
+        """
+        batch: list[Copy] = []
+        written: set[int] = set()
+        for copy in copies:
+            self._check(copy)
+            # One gather reads everything before it writes anything, so a copy of a copy starts a new one.
+            if copy.src in written or copy.dst in written:
+                self._copy_at_once(batch)
+                batch, written = [], set()
+            batch.append(copy)
+            written.add(copy.dst)
+        self._copy_at_once(batch)
+
+    def _check(self, copy: Copy) -> None:
+        for field, block in (("src", copy.src), ("dst", copy.dst)):
+            if not 0 <= block < self.num_blocks:
+                raise InvalidRequest(f"copy.{field}", block, f"must be a block from 0 to {self.num_blocks - 1}")
+        if not 0 <= copy.tokens <= self.block_size:
+            raise InvalidRequest("copy.tokens", copy.tokens, f"must be from 0 to block_size {self.block_size}")
+
+    def _copy_at_once(self, copies: list[Copy]) -> None:
+        size = self.block_size
+        src = [copy.src * size + i for copy in copies for i in range(copy.tokens)]
+        if not src:
+            return
+        dst = [copy.dst * size + i for copy in copies for i in range(copy.tokens)]
+        from_slots = torch.tensor(src, device=self.device)
+        to_slots = torch.tensor(dst, device=self.device)
+        with torch.inference_mode():
+            for layer in self.layers.values():
+                layer.key_slots[to_slots] = layer.key_slots[from_slots]
+                layer.value_slots[to_slots] = layer.value_slots[from_slots]

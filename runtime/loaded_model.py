@@ -1,0 +1,43 @@
+"""What loading a model yields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runtime.kv_pool import LayerShape
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Facts about a loaded model. `fingerprint` is a hex digest that changes whenever cached KV would be wrong."""
+
+    name: str
+    architecture: str
+    context_length: int
+    vocab_size: int
+    num_layers: int
+    kv_heads: int
+    head_dim: int
+    eos_token_ids: tuple[int, ...]
+    dtype: str
+    kv_dtype: str
+    device: str
+    kv_bytes_per_token: int
+    fingerprint: str
+    has_chat_template: bool
+    attention_backend: str
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model whose attention goes through the hook, its tokenizer, and the shape of its KV."""
+
+    model: Any
+    tokenizer: Any
+    info: ModelInfo
+    layers: tuple[LayerShape, ...]
+    kv_dtype: torch.dtype
+    keeps_logit_rows: bool

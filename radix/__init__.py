@@ -5,6 +5,7 @@ from radix.info import Copy, NodeInfo, StoreStats
 from radix.namespace import Namespace
 from radix.sequence import Sequence
 from radix.store import PrefixStore
+from radix.tokens import common_prefix
 
 __all__ = [
     "Copy",
@@ -18,4 +19,5 @@ __all__ = [
     "Sequence",
     "SequenceClosed",
     "StoreStats",
+    "common_prefix",
 ]

@@ -211,7 +211,19 @@ class PrefixStore:
         if seq.closed:
             raise SequenceClosed("the sequence was closed before")
 
+    def refresh(self, tokens: ArrayLike, namespace: Namespace = DEFAULT_NAMESPACE) -> None:
+        """Move the recency of the cached prefix of `tokens`: a queued request is going to need it.
+
+        Raises:
+            InvalidTokens: see `radix.tokens.as_tokens`.
+        """
+        self._tree.refresh(as_tokens(tokens), namespace, self._clock())
+
     # Room
+
+    @property
+    def free_blocks(self) -> int:
+        return self._pool.free
 
     def _make_room(self, blocks: int) -> None:
         if self._pool.free >= blocks:

@@ -199,6 +199,11 @@ class RadixTree:
             self._touch(at)
             at = at.parent
 
+    def refresh(self, tokens: Ints, namespace: Namespace, now: float) -> None:
+        root = self.roots.get(namespace)
+        if root is not None:
+            self.use(self._walk(root, tokens)[0], now, hit=False)
+
     def enter(self, seq: Sequence, node: Node) -> None:
         """Mark `node` as read by `seq` up to its length."""
         seq.node = node

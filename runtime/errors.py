@@ -67,3 +67,7 @@ class EngineFailed(RuntimeServiceError):
 
 class ShuttingDown(RuntimeServiceError):
     """The runtime drains and takes no new requests."""
+
+
+class RequestCancelled(RuntimeServiceError):
+    """The caller cancelled the request or went away."""

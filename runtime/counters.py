@@ -1,0 +1,32 @@
+"""The engine's books since its start: plain integers that only the engine thread writes and anybody reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class EngineCounters:
+    """Tokens unless the name says otherwise.
+
+    Attributes:
+        prompt_tokens: of all admitted requests.
+        lookup_tokens: prompt tokens that were looked up in the cache (all but bypassing requests').
+        hit_tokens: of these, found at first admission.
+        computed_tokens: prompt tokens that went through a forward pass.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    lookup_tokens: int = 0
+    hit_tokens: int = 0
+    computed_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    refused: int = 0
+    steps: int = 0
+    running: int = 0
+    waiting: int = 0

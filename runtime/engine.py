@@ -1,0 +1,340 @@
+"""The engine: one thread that owns the model and the store, and turns requests into tokens.
+
+schedule -> prepare -> forward -> sample -> postprocess, one step after the other. Other threads reach it through an
+inbox only, which is read between two steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from radix import PrefixStore
+from runtime.admission import AdmissionGate
+from runtime.batch import BatchItem
+from runtime.choice_output import ChoiceOutput
+from runtime.counters import EngineCounters
+from runtime.errors import EngineFailed, RequestCancelled, ShuttingDown
+from runtime.events import Event, FailedEvent, FinishedEvent, RequestRecord, StartedEvent
+from runtime.loaded_model import LoadedModel
+from runtime.model_runner import ModelRunner
+from runtime.request import GenerateJob, Request, Run
+from runtime.sampler import BadLogits, SampledToken, TokenSampler, sample_rows
+from runtime.scheduler import Scheduler, StepPlan
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes of the engine.
+
+    Attributes:
+        num_blocks, block_size: the KV pool.
+        max_batch_tokens: tokens that one forward pass computes at most.
+        max_running: choices that run at once.
+        max_queue: requests that wait at most.
+        kv_fill: what the pool's slots hold before they are written.
+    """
+
+    num_blocks: int
+    block_size: int = 16
+    max_batch_tokens: int = 512
+    max_running: int = 32
+    max_queue: int = 256
+    eviction: str = "lru"
+    kv_fill: float = 0.0
+
+
+class Handle:
+    """A submitted request, for whoever may want to cancel it."""
+
+    def __init__(self, request: Request, wake: Callable[[], None]) -> None:
+        self._request = request
+        self._wake = wake
+
+    def cancel(self) -> None:
+        """Stop the request before its next step. Idempotent; from any thread."""
+        if not self._request.cancelled:
+            self._request.cancelled = True
+            self._wake()
+
+
+class Engine:
+    """Runs requests on one model against one prefix store."""
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+        self.config = config
+        self.counters = EngineCounters()
+        self.on_finished: list[Callable[[RequestRecord], None]] = []
+        self._tokenizer = loaded.tokenizer
+        self._info = loaded.info
+        self._eos = frozenset(loaded.info.eos_token_ids)
+        self._runner = ModelRunner(loaded, config.num_blocks, config.block_size, fill=config.kv_fill)
+        self._store = PrefixStore(config.num_blocks, config.block_size, config.eviction, track_changes=True)
+        self._scheduler = Scheduler(self._store, self.counters, config.max_batch_tokens, config.max_running)
+        self._gate = AdmissionGate(
+            vocab_size=loaded.info.vocab_size,
+            context_length=loaded.info.context_length,
+            pool_tokens=config.num_blocks * config.block_size,
+            max_queue=config.max_queue,
+        )
+        # Callables, run in order on the engine thread.
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._requests: set[Request] = set()
+        self._outgoing: dict[Request, list[Event]] = {}
+        self._stop_at: float | None = None
+        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+
+    # From other threads
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def shutdown(self, drain_s: float) -> None:
+        """Take no new requests, finish the running ones for up to `drain_s` seconds, fail the rest, end the thread."""
+        self._gate.close()
+
+        def stop() -> None:
+            self._stop_at = time.monotonic() + drain_s
+
+        self._inbox.put(stop)
+        self._thread.join()
+
+    def submit(self, job: GenerateJob, on_events: Callable[[list[Event]], None]) -> Handle:
+        """Queue a job. `on_events` is called on the engine thread, at most once a step, and must not block.
+
+        Raises:
+            InvalidRequest: a field outside its limit.
+            RequestTooLarge: it could not run even with the pool to itself.
+            QueueFull, ShuttingDown.
+        """
+        try:
+            max_tokens = self._gate.admit(job)
+        except Exception:
+            self.counters.refused += 1
+            raise
+        request = Request(job, max_tokens, on_events)
+        self._inbox.put(lambda: self._take_in(request))
+        return Handle(request, lambda: self._inbox.put(_nothing))
+
+    def call(self, fn: Callable[[PrefixStore], T]) -> Future[T]:
+        """Run `fn` on the engine thread between two steps."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(self._store))
+            except BaseException as error:
+                future.set_exception(error)
+
+        if not self._thread.is_alive() and self._stop_at is not None:
+            future.set_exception(ShuttingDown("the runtime has stopped"))
+        else:
+            self._inbox.put(run)
+        return future
+
+    # On the engine thread
+
+    def _loop(self) -> None:
+        while True:
+            self._read_inbox()
+            self._drop_cancelled()
+            if self._stop_at is not None and (not self._requests or time.monotonic() >= self._stop_at):
+                break
+            if self._requests:
+                self._step()
+            self._send()
+        for request in list(self._requests):
+            self._fail(request, ShuttingDown("the runtime shut down before the request was done"))
+        self._send()
+        self._read_inbox()
+
+    def _read_inbox(self) -> None:
+        idle = not self._requests and self._stop_at is None
+        while True:
+            try:
+                action = self._inbox.get(block=idle)
+            except queue.Empty:
+                return
+            idle = False
+            action()
+
+    def _take_in(self, request: Request) -> None:
+        self.counters.requests += 1
+        self._requests.add(request)
+        run = self._new_run(request, 0)
+        request.runs.append(run)
+        self._scheduler.enqueue(run)
+
+    def _new_run(self, request: Request, index: int) -> Run:
+        job = request.job
+        sampler = TokenSampler(job.sampling, job.tokens, index, self._info.vocab_size)
+        output = ChoiceOutput(index, self._tokenizer, job.tokens, job.sampling, request.max_tokens, self._eos)
+        return Run(request, sampler, output)
+
+    def _drop_cancelled(self) -> None:
+        for request in [r for r in self._requests if r.cancelled]:
+            self._end(request, FailedEvent(RequestCancelled("the request was cancelled")), "cancelled")
+
+    def _step(self) -> None:
+        plan = self._scheduler.schedule()
+        for request in plan.admitted:
+            self._gate.admitted()
+            self._tell(request, StartedEvent(request.usage()))
+        for run, error in plan.impossible:
+            self._fail(run.request, EngineFailed(f"the request does not fit: {error}"))
+        work = [(run, n) for run, n in plan.work if run.seq is not None]
+        if not work:
+            return
+        try:
+            logits = self._forward(plan, work)
+        except Exception as error:
+            log.exception("a forward pass over %d sequences failed", len(work))
+            for request in {run.request for run, _ in work}:
+                self._fail(request, EngineFailed(f"the forward pass failed: {type(error).__name__}: {error}"))
+            return
+        self.counters.steps += 1
+        self._commit(work)
+        rows = [run for run, n in work if run.uncomputed == 0]
+        self._choose(rows, logits)
+
+    def _forward(self, plan: StepPlan, work: list[tuple[Run, int]]) -> torch.Tensor:
+        """Return the float32 logits [rows, vocab] of the runs whose tokens are all computed after this pass."""
+        items = []
+        for run, n in work:
+            assert run.seq is not None
+            start = run.seq.length
+            wanted = run.uncomputed == n and not run.request.job.prefill_only
+            items.append(BatchItem(run.tokens[start : start + n], start, run.seq.table, wanted))
+        if plan.copies:
+            self._runner.copy_blocks(plan.copies)
+        return self._runner.forward(items)
+
+    def _commit(self, work: list[tuple[Run, int]]) -> None:
+        for run, n in work:
+            seq = run.seq
+            assert seq is not None
+            request = run.request
+            start = seq.length
+            of_prompt = max(0, min(start + n, request.prompt_tokens) - start)
+            request.computed_tokens += of_prompt
+            self.counters.computed_tokens += of_prompt
+            self._store.commit(seq, run.tokens[start : start + n])
+
+    def _choose(self, rows: list[Run], logits: torch.Tensor) -> None:
+        """Sample a token for every run whose logits are there, and fork the ones whose prompt just ended."""
+        now = time.monotonic()
+        choosers: list[Run] = []
+        sources: list[int] = []
+        row = 0
+        for run in rows:
+            request = run.request
+            if request.prefilled is None:
+                request.prefilled = now
+            if request.job.prefill_only:
+                self._finish(request)
+                continue
+            choosers.append(run)
+            sources.append(row)
+            if run.output.index == 0 and not run.output.token_ids:
+                for index in range(1, request.job.sampling.n):
+                    child = self._new_run(request, index)
+                    request.runs.append(child)
+                    self._scheduler.add_fork(run, child)
+                    choosers.append(child)
+                    sources.append(row)
+            row += 1
+        if not choosers:
+            return
+        if len(sources) != len(logits):
+            logits = logits[sources]
+        for run, token in self._sample(choosers, logits):
+            self._take_token(run, token)
+
+    def _sample(self, runs: list[Run], logits: torch.Tensor) -> list[tuple[Run, SampledToken]]:
+        while True:
+            try:
+                samplers = [run.sampler for run in runs]
+                return list(zip(runs, sample_rows(logits, samplers, [r.output.token_ids for r in runs]), strict=True))
+            except BadLogits as error:
+                for row in error.rows:
+                    self._fail(runs[row].request, error)
+                keep = [i for i, run in enumerate(runs) if not run.request.ended]
+                if not keep:
+                    return []
+                runs, logits = [runs[i] for i in keep], logits[keep]
+
+    def _take_token(self, run: Run, token: SampledToken) -> None:
+        request = run.request
+        now = time.monotonic()
+        if request.first_token is None:
+            request.first_token = now
+        if run.last_token_at is not None:
+            request.itls.append(now - run.last_token_at)
+        run.last_token_at = now
+        run.append(token.token_id)
+        self.counters.output_tokens += 1
+        delta = run.output.push(token)
+        self._tell(request, delta)
+        if delta.finish_reason is not None:
+            self._scheduler.remove(run)
+            run.done = True
+            if all(r.done for r in request.runs):
+                self._finish(request)
+
+    # Endings
+
+    def _finish(self, request: Request) -> None:
+        outputs = tuple(tuple(run.output.token_ids) for run in request.runs)
+        self._end(request, FinishedEvent(request.usage(), request.timing(), outputs), "finished")
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        self._end(request, FailedEvent(error), "failed")
+
+    def _end(self, request: Request, event: Event, outcome: str) -> None:
+        if request.ended:
+            return
+        request.ended = True
+        for run in request.runs:
+            self._scheduler.remove(run)
+        self._requests.discard(request)
+        if request.admitted is None:
+            self._gate.admitted()
+        setattr(self.counters, outcome, getattr(self.counters, outcome) + 1)
+        self._tell(request, event)
+        record = request.record(outcome)
+        self._gate.note_duration(record.timing.total_s)
+        for callback in self.on_finished:
+            callback(record)
+
+    def _tell(self, request: Request, event: Event) -> None:
+        self._outgoing.setdefault(request, []).append(event)
+
+    def _send(self) -> None:
+        for request, events in self._outgoing.items():
+            try:
+                request.on_events(events)
+            except Exception:
+                log.exception("the owner of request %s failed to take its events", request.job.request_id)
+                request.cancelled = True
+        self._outgoing.clear()
+
+
+def _nothing() -> None:
+    """Wakes the engine thread."""

@@ -1,0 +1,124 @@
+"""A request inside the engine, and the runs (one a choice) that the scheduler moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radix import Namespace, Sequence
+from runtime.choice_output import ChoiceOutput
+from runtime.events import Event, RequestRecord, Timing, Usage
+from runtime.sampler import TokenSampler
+from runtime.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class GenerateJob:
+    """What to run.
+
+    Attributes:
+        tokens: int32[n], n >= 1, the whole prompt.
+        bypass_cache: neither read from the cache nor add to it.
+        prefill_only: compute the prompt's KV and generate nothing.
+    """
+
+    request_id: str
+    tokens: NDArray[np.int32]
+    namespace: Namespace
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    bypass_cache: bool = False
+    prefill_only: bool = False
+
+
+class Request:
+    """A submitted job with its books. Only the engine thread writes to it, but for `cancelled`."""
+
+    def __init__(self, job: GenerateJob, max_tokens: int, on_events: Callable[[list[Event]], None]) -> None:
+        self.job = job
+        self.max_tokens = max_tokens
+        self.on_events = on_events
+        self.cancelled = False
+        self.runs: list[Run] = []
+        self.arrived = time.monotonic()
+        self.admitted: float | None = None
+        self.prefilled: float | None = None
+        self.first_token: float | None = None
+        self.cached_tokens = 0
+        self.computed_tokens = 0
+        self.preemptions = 0
+        self.itls: list[float] = []
+        self.ended = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.job.tokens)
+
+    def usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=sum(len(run.output.token_ids) for run in self.runs),
+            computed_tokens=self.computed_tokens,
+        )
+
+    def timing(self) -> Timing:
+        """Seconds so far; a stage that was not reached counts up to now."""
+        now = time.monotonic()
+        admitted = self.admitted if self.admitted is not None else now
+        prefilled = self.prefilled if self.prefilled is not None else now
+        first = self.first_token if self.first_token is not None else now
+        p50, p95, p99 = np.percentile(self.itls, [50, 95, 99]).tolist() if self.itls else (0.0, 0.0, 0.0)
+        return Timing(
+            queue_s=admitted - self.arrived,
+            prefill_s=prefilled - admitted,
+            ttft_s=first - self.arrived,
+            itl_p50_s=p50,
+            itl_p95_s=p95,
+            itl_p99_s=p99,
+            total_s=now - self.arrived,
+            preemptions=self.preemptions,
+        )
+
+    def record(self, outcome: str) -> RequestRecord:
+        return RequestRecord(self.usage(), self.timing(), tuple(self.itls), outcome)
+
+
+class Run:
+    """One choice of a request: its tokens, and its open sequence while it is admitted."""
+
+    __slots__ = ("_tokens", "done", "known", "last_token_at", "output", "request", "sampler", "seq")
+
+    def __init__(self, request: Request, sampler: TokenSampler, output: ChoiceOutput) -> None:
+        self.request = request
+        self.sampler = sampler
+        self.output = output
+        self.seq: Sequence | None = None
+        self.done = False
+        self.last_token_at: float | None = None
+        prompt = request.job.tokens
+        self._tokens = np.empty(len(prompt) + request.max_tokens, dtype=np.int32)
+        self._tokens[: len(prompt)] = prompt
+        # Tokens that are decided: the prompt and what was sampled.
+        self.known = len(prompt)
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """int32[known]: prompt and output so far."""
+        return self._tokens[: self.known]
+
+    def append(self, token_id: int) -> None:
+        self._tokens[self.known] = token_id
+        self.known += 1
+
+    @property
+    def uncomputed(self) -> int:
+        """Known tokens without KV: 1 while decoding, more while the prompt is computed."""
+        return self.known - (self.seq.length if self.seq is not None else 0)
+
+    @property
+    def prefilling(self) -> bool:
+        return self.uncomputed > 1

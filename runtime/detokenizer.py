@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import json
 import re
 from typing import Any
@@ -23,8 +24,8 @@ class IncrementalDetokenizer:
     """The text of one choice, piece by piece, as it follows the text of its prompt.
 
     The pieces joined are what `tokenizer.decode(prompt + output)` adds to `tokenizer.decode(prompt)` (without clean-up
-    of spaces). A piece ends with a whole character; bytes of an unfinished one wait for the next token, and bytes that no
-    character begins with become U+FFFD. The work per token does not grow with the text.
+    of spaces). A piece ends with a whole character; bytes of an unfinished one wait for the next token, and bytes that
+    no character begins with become U+FFFD. The work per token does not grow with the text.
 
     Where a tokenizer spells unknown characters as `<0x..>` tokens and a run of these turns out not to be UTF-8, the
     characters before the fault have been emitted; `decode` would replace the whole run.
@@ -113,19 +114,21 @@ class IncrementalDetokenizer:
         return bytes.fromhex(match.group(1)) if match else None
 
 
+@functools.lru_cache(maxsize=8)
 def special_token_ids(tokenizer: Any) -> frozenset[int]:
     """The ids that `decode(skip_special_tokens=True)` leaves out."""
     added = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     return frozenset(added.union(tokenizer.all_special_ids))
 
 
-def _decoder_steps(tokenizer: Any) -> set[str]:
+@functools.lru_cache(maxsize=8)
+def _decoder_steps(tokenizer: Any) -> frozenset[str]:
     """The kinds of step in a fast tokenizer's decoder; empty for a tokenizer in Python."""
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is None:
-        return set()
+        return frozenset()
     state = json.loads(decoder.__getstate__())
-    return {step["type"] for step in state.get("decoders", [state])}
+    return frozenset(step["type"] for step in state.get("decoders", [state]))
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -1,0 +1,190 @@
+"""Chat messages to prompt tokens, through the model's own template."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.chat_fallback import TemplateAbilities, adapt, probe_abilities
+from runtime.chat_messages import Message, check_messages, check_template_kwargs, check_tools
+from runtime.detokenizer import special_token_ids
+from runtime.errors import InvalidRequest, TemplateRefused
+
+MAX_CHAT_CHARS = 4_000_000
+# How many tokens into a turn the end token of the reply before it is looked for.
+_CLOSING_TOKENS = 4
+
+
+class ChatRenderer:
+    """Renders messages and tools as the model was trained to read them.
+
+    What the template cannot express is written as text instead. Tools that it ignores are listed in the system message
+    (or in the first user message, where it knows no system role). An assistant's tool calls that it drops become
+    `<tool_call>{"name": ..., "arguments": ...}</tool_call>` in the message's text. Tool results keep the role `tool`
+    where the template takes it, and otherwise become user messages in `<tool_response>` tags. Which of these a template
+    needs is found out by rendering marked samples, once.
+
+    Special tokens that are spelt out in a message's text become those tokens, as in transformers.
+    """
+
+    def __init__(self, tokenizer: Any, max_chars: int = MAX_CHAT_CHARS) -> None:
+        """`max_chars` bounds the messages and tools of one call, counted as JSON text."""
+        self._tokenizer = tokenizer
+        self._max_chars = max_chars
+        self._abilities: TemplateAbilities | None = None
+        taken = set(inspect.signature(tokenizer.apply_chat_template).parameters) - {"documents", "kwargs"}
+        self._reserved_kwargs = frozenset(taken | {"self", "messages", "conversations"})
+
+    @property
+    def has_template(self) -> bool:
+        """False for most base models: they take text or token ids only."""
+        return bool(self._tokenizer.chat_template)
+
+    @property
+    def abilities(self) -> TemplateAbilities:
+        """What the template can express by itself. Raises TemplateRefused where there is no template."""
+        self._require_template()
+        if self._abilities is None:
+            self._abilities = probe_abilities(lambda messages, tools: self._apply(messages, tools, {}, False))
+        return self._abilities
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt as text.
+
+        `messages` are in the shape of OpenAI's API: `role`, `content` (text, None, or a list of text parts),
+        `tool_calls`, `tool_call_id`, `name`; a tool call may also be flat (`id`, `name`, `arguments`). `tools` are in
+        its shape too. Raises InvalidRequest, naming the field, for what no template could render, and TemplateRefused,
+        with the template's own words, for what this one does not take.
+        """
+        self._require_template()
+        checked, chars = check_messages(messages)
+        offered = self._check_rest(chars, tools, template_kwargs)
+        return self._write(checked, offered, template_kwargs or {}, add_generation_prompt)
+
+    def encode(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> npt.NDArray[np.int32]:
+        """The prompt as int32 [T] token ids. Raises as `render` does."""
+        text = self.render(messages, tools, template_kwargs, add_generation_prompt)
+        return np.array(self._token_ids(text), dtype=np.int32)
+
+    def encode_turn(
+        self,
+        history: list[Message],
+        new: list[Message],
+        tools: list[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+        last_token: int | None = None,
+    ) -> npt.NDArray[np.int32]:
+        """The int32 [T] token ids that go on where the model's reply ended.
+
+        `history` are the messages before that reply and `new` those after it. The ids hold the end of the reply, the
+        new messages and the generation prompt. Where `last_token`, the last id of the session, is already the token that
+        ends a reply, they begin after it. Raises as `render` does, and TemplateRefused where the template drops the
+        reply or does not write the new messages after it: then there is nothing that could be appended.
+        """
+        self._require_template()
+        before, before_chars = check_messages(history, may_be_empty=True)
+        after, after_chars = check_messages(new)
+        offered = self._check_rest(before_chars + after_chars, tools, template_kwargs)
+        kwargs = template_kwargs or {}
+        sentinel = f"reply{secrets.token_hex(12)}"
+        told = [*before, {"role": "assistant", "content": sentinel}]
+        marked = [_mark(message, rank) for rank, message in enumerate(after)]
+        sample = self._after(sentinel, self._write([*told, *(message for message, _ in marked)], offered, kwargs, True))
+        for rank, (_, mark) in enumerate(marked):
+            if mark is not None and mark not in sample:
+                raise TemplateRefused(
+                    f"the model's chat template does not write message {rank} of this turn (role "
+                    f"{after[rank]['role']}) after the model's reply, so it cannot be appended to the session; "
+                    "send the whole conversation without a session"
+                )
+        ids = self._continuation_ids(self._after(sentinel, self._write([*told, *after], offered, kwargs, True)))
+        opening = ids[:_CLOSING_TOKENS]
+        if last_token in opening and last_token in self._end_tokens():
+            ids = ids[opening.index(last_token) + 1 :]
+        return np.array(ids, dtype=np.int32)
+
+    def _require_template(self) -> None:
+        if not self.has_template:
+            raise TemplateRefused(
+                "the model has no chat template (is it a base model?); send text or token ids instead"
+            )
+
+    def _check_rest(
+        self, message_chars: int, tools: list[dict[str, Any]] | None, template_kwargs: dict[str, Any] | None
+    ) -> list[dict[str, Any]]:
+        offered, tool_chars = check_tools(tools)
+        chars = message_chars + tool_chars + check_template_kwargs(template_kwargs, self._reserved_kwargs)
+        if chars > self._max_chars:
+            raise InvalidRequest("prompt.chat", f"{chars} characters", f"at most {self._max_chars} are taken")
+        return offered
+
+    def _write(
+        self, messages: list[Message], tools: list[dict[str, Any]], kwargs: dict[str, Any], generation_prompt: bool
+    ) -> str:
+        if tools or any(message["role"] == "tool" or "tool_calls" in message for message in messages):
+            messages, tools = adapt(messages, tools, self.abilities)
+        return self._apply(messages, tools, kwargs, generation_prompt)
+
+    def _apply(
+        self, messages: list[Message], tools: list[dict[str, Any]], kwargs: dict[str, Any], generation_prompt: bool
+    ) -> str:
+        try:
+            text = self._tokenizer.apply_chat_template(
+                messages, tools=tools or None, tokenize=False, add_generation_prompt=generation_prompt, **kwargs
+            )
+        # A template is a program of somebody else's: it can fail in any way, and what it says is what helps.
+        except Exception as error:
+            raise TemplateRefused(f"the model's chat template does not take these messages: {error}") from error
+        return str(text)
+
+    def _after(self, sentinel: str, text: str) -> str:
+        if text.count(sentinel) != 1:
+            raise TemplateRefused(
+                "the model's chat template does not keep the model's last reply as it was written, so no turn can be "
+                "appended to the session; send the whole conversation without a session"
+            )
+        return text.partition(sentinel)[2]
+
+    def _token_ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+    def _continuation_ids(self, text: str) -> list[int]:
+        """Token ids of text that stands in the middle of a text."""
+        alone = self._token_ids(text)
+        if alone and alone[0] in special_token_ids(self._tokenizer):
+            return alone
+        # A sentencepiece tokenizer puts a space in front of a text. Behind another piece it does not.
+        for piece in ("\n", "a"):
+            before = self._token_ids(piece)
+            both = self._token_ids(piece + text)
+            if both[: len(before)] == before:
+                return both[len(before) :]
+        return alone
+
+    def _end_tokens(self) -> frozenset[int]:
+        return special_token_ids(self._tokenizer) | {self._tokenizer.eos_token_id}
+
+
+def _mark(message: Message, rank: int) -> tuple[Message, str | None]:
+    """The message with a mark in place of its text; no mark where a template may leave the text out."""
+    if "tool_calls" in message:
+        return message, None
+    mark = f"turn{rank}x{secrets.token_hex(12)}"
+    return {**message, "content": mark}, mark

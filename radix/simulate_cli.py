@@ -1,0 +1,213 @@
+"""`radix simulate`: options, progress and table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from radix.errors import InvalidArgument
+from radix.output import JSON_HELP, check_json_target, write_json
+from radix.sizes import format_tokens, parse_capacity
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from radix.simulate import Run
+    from radix.traces import Trace
+
+_TOKEN_BLOCK_SIZE = 16
+
+
+def simulate(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACE...",
+            show_default=False,
+            help="Traces as .jsonl or .jsonl.gz: claude-code or mooncake hash ids, or tokens. Each is run on its own.",
+        ),
+    ],
+    capacity_tokens: Annotated[
+        list[str],
+        typer.Option(metavar="N,N,...", help="Cache sizes in tokens, one run each: 500k, 2M, 1500000 or inf."),
+    ] = ["inf"],  # noqa: B006
+    policy: Annotated[
+        list[str], typer.Option(metavar="NAME,...", help="Eviction policies, one run each; 'all' runs every one.")
+    ] = ["lru"],  # noqa: B006
+    block_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65536,
+            metavar="N",
+            show_default=False,
+            help="Tokens a block. Token traces: 16 unless given. mooncake: tokens an id stands for, 512 unless given. "
+            "claude-code files say it themselves.",
+        ),
+    ] = None,
+    sessions: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", show_default=False, help="Run only the first N sessions (mooncake: calls)."),
+    ] = None,
+    json: Annotated[str | None, typer.Option(metavar="FILE", show_default=False, help=JSON_HELP)] = None,
+) -> None:
+    """Send a trace's calls through the prefix store and print the hit rate at each capacity.
+
+    No model runs: the same store that the runtime uses looks up, stores and evicts every call's prefix. The hit rate
+    (cached input tokens / input tokens) is printed beside the ideal one, which a cache that never forgets would reach.
+
+    Examples:
+
+        radix simulate traces.jsonl.gz --capacity-tokens 500k,1M,inf
+
+        radix simulate calls.jsonl --block-size 64 --json -
+    """
+    from rich.console import Console
+
+    check_json_target(json)
+    capacities = _capacities(capacity_tokens)
+    policies = _policies(policy)
+    runs: list[Run] = []
+    stopped = False
+    console = Console()
+    with _progress() as progress:
+        try:
+            for file in dict.fromkeys(traces):
+                for run in _run_trace(file, capacities, policies, block_size, sessions, progress):
+                    runs.append(run)
+        except KeyboardInterrupt:
+            stopped = True
+    if json is not None:
+        write_json(json, {"runs": [run.as_json() for run in runs]})
+    if json != "-":
+        for file in dict.fromkeys(traces):
+            _print_table(console, [run for run in runs if run.trace == str(file)], len(policies) > 1)
+    if stopped:
+        typer.echo("stopped: the runs that were finished are shown", err=True)
+        raise typer.Exit(130)
+
+
+def _capacities(values: list[str]) -> list[int | None]:
+    parts = [part for value in values for part in value.split(",")]
+    try:
+        return list(dict.fromkeys(parse_capacity(part) for part in parts))
+    except InvalidArgument as bad:
+        raise typer.BadParameter(str(bad), param_hint="--capacity-tokens") from None
+
+
+def _policies(values: list[str]) -> list[str]:
+    from radix.eviction import POLICIES, policy_named
+
+    names = [part.strip() for value in values for part in value.split(",")]
+    if "all" in names:
+        return list(POLICIES)
+    try:
+        for name in names:
+            policy_named(name)
+    except InvalidArgument as bad:
+        raise typer.BadParameter(str(bad), param_hint="--policy") from None
+    return list(dict.fromkeys(names))
+
+
+def _run_trace(
+    file: Path,
+    capacities: list[int | None],
+    policies: list[str],
+    block_size: int | None,
+    sessions: int | None,
+    progress: Progress,
+) -> Iterator[Run]:
+    from radix.simulate import ideal
+    from radix.simulate import simulate as run
+    from radix.traces import read_trace
+
+    size = file.stat().st_size if file.is_file() else None
+    task = progress.add_task(f"reading {file.name}", total=size)
+    trace = read_trace(
+        file, block_size=block_size, sessions=sessions, on_bytes=lambda done: progress.update(task, completed=done)
+    )
+    progress.update(task, completed=size)
+    _warn(trace)
+    blocks_of = (block_size or _TOKEN_BLOCK_SIZE) if trace.has_tokens else trace.unit
+    for capacity in capacities:
+        if capacity is not None and capacity < blocks_of:
+            raise typer.BadParameter(
+                f"{capacity} tokens hold no block: the blocks of {file.name} have {blocks_of} tokens",
+                param_hint="--capacity-tokens",
+            )
+    best = ideal(trace, blocks_of)
+    for policy in policies:
+        for capacity in capacities:
+            task = progress.add_task(f"{policy}, {format_tokens(capacity)} tokens", total=len(trace.calls))
+            yield run(
+                trace,
+                capacity,
+                best=best,
+                block_size=blocks_of,
+                policy=policy,
+                on_call=lambda done, task=task: progress.update(task, completed=done),  # type: ignore[misc]
+            )
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _warn(trace: Trace) -> None:
+    if trace.uneven:
+        typer.echo(
+            f"warning: {trace.uneven:,} of {len(trace.calls):,} calls have a number of hash_ids that does not go with "
+            f"their input length; wrong --block-size? First: {trace.first_uneven}",
+            err=True,
+        )
+
+
+def _print_table(console: Any, runs: list[Run], name_policy: bool) -> None:
+    from rich.table import Table
+
+    if not runs:
+        return
+    first = runs[0]
+    console.print(
+        f"\n[bold]{Path(first.trace).name}[/bold] ({first.format}): {first.sessions:,} sessions, "
+        f"{first.calls:,} calls, {first.input_tokens:,} input tokens, blocks of {first.block_size}",
+        highlight=False,
+    )
+    table = Table()
+    for name in (
+        "capacity",
+        *(["policy"] if name_policy else []),
+        "hit rate",
+        "ideal",
+        "evicted",
+        "too long",
+        "seconds",
+    ):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    table.add_column("µs a call", justify="right")
+    for run in runs:
+        table.add_row(
+            format_tokens(run.capacity_tokens),
+            *([run.policy] if name_policy else []),
+            f"{run.hit_rate:.3%}",
+            f"{run.ideal_hit_rate:.3%}",
+            f"{run.evicted_tokens:,}",
+            f"{run.refused_calls:,}",
+            f"{run.seconds:.2f}",
+            f"{run.us_per_call:.1f}",
+        )
+    console.print(table)
+    console.print(
+        "hit rate: cached / input tokens. ideal: by a cache that never forgets. evicted: tokens.\n"
+        "too long: calls longer than the capacity, kept only as far as they fit.",
+        style="dim",
+        highlight=False,
+    )

@@ -75,10 +75,10 @@ def notes(plans: list[Plan], lengths: list[int]) -> Iterator[str]:
             )
         if shape.window_layers:
             yield (
-                f"{name}: {shape.window_layers} of {shape.layers} layers read only the last "
-                f"{shape.widest_window:,} tokens. The prefix store keeps every token in every layer, so that a session "
-                "can go on from any prefix. An engine that drops what left the window holds more sessions, which can go on "
-                "from their ends only."
+                f"{name}: {shape.window_layers} of {shape.layers} layers read only the last {shape.widest_window:,} "
+                "tokens. The prefix store keeps every token in every layer, so that a session can go on from any "
+                "prefix. An engine that drops what left the window holds more sessions, which can go on from their "
+                "ends only."
             )
         for remark in shape.remarks:
             yield f"{name}: {remark}."

@@ -25,7 +25,7 @@ def simulate(
     traces: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TRACE...",
+            metavar="TRACE",
             show_default=False,
             help="Traces as .jsonl or .jsonl.gz: claude-code or mooncake hash ids, or tokens. Each is run on its own.",
         ),

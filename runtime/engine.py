@@ -159,6 +159,8 @@ class Engine:
                 break
             if self._requests:
                 self._step()
+            self.counters.running = len(self._scheduler.running)
+            self.counters.waiting = len(self._scheduler.waiting)
             self._send()
         for request in list(self._requests):
             self._fail(request, ShuttingDown("the runtime shut down before the request was done"))

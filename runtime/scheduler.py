@@ -90,8 +90,6 @@ class Scheduler:
         self.running = [run for run in self.running if run.seq is not None]
         if not preempted:
             self._admit(plan, budget)
-        self._counters.running = len(self.running)
-        self._counters.waiting = len(self.waiting)
         return plan
 
     # Room for what runs

@@ -93,9 +93,9 @@ class ChatRenderer:
         """The int32 [T] token ids that go on where the model's reply ended.
 
         `history` are the messages before that reply and `new` those after it. The ids hold the end of the reply, the
-        new messages and the generation prompt. Where `last_token`, the last id of the session, is already the token that
-        ends a reply, they begin after it. Raises as `render` does, and TemplateRefused where the template drops the
-        reply or does not write the new messages after it: then there is nothing that could be appended.
+        new messages and the generation prompt. Where `last_token`, the last id of the session, is already the token
+        that ends a reply, they begin after it. Raises as `render` does, and TemplateRefused where the template drops
+        the reply or does not write the new messages after it: then there is nothing that could be appended.
         """
         self._require_template()
         before, before_chars = check_messages(history, may_be_empty=True)

@@ -87,8 +87,8 @@ class TokenSampler:
 
     def choose(self, row: torch.Tensor, output: list[int]) -> SampledToken:
         """As `sample`, for a float32 [vocab] row on the CPU that has been checked."""
-        scores = self._penalties.apply(row[None], output) if self._penalties.active else row[None]
-        token = int(scores.argmax()) if self._greedy else self._draw(scores)
+        scores = self._scores(row, output)
+        token = int(scores.argmax()) if self._greedy else self._draw(*self._filtered(scores))
         if not self._wants_logprobs:
             return SampledToken(token, None, ())
         logprobs = torch.log_softmax(row, dim=-1)
@@ -96,8 +96,15 @@ class TokenSampler:
         top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
         return SampledToken(token, float(logprobs[token]), top)
 
-    def _draw(self, scores: torch.Tensor) -> int:
-        token_ids, probs = self._distribution(scores)
+    def distribution(self, row: torch.Tensor, output: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `choose` would draw from: int64 [K] token ids in rising order and their float64 [K] probabilities."""
+        scores = self._scores(row, output)
+        return (scores.argmax()[None], torch.ones(1).double()) if self._greedy else self._filtered(scores)
+
+    def _scores(self, row: torch.Tensor, output: list[int]) -> torch.Tensor:
+        return self._penalties.apply(row[None], output) if self._penalties.active else row[None]
+
+    def _draw(self, token_ids: torch.Tensor, probs: torch.Tensor) -> int:
         cumulative = torch.cumsum(probs, dim=-1)
         total = cumulative[-1]
         drawn = torch.searchsorted(cumulative, total * self._random.random(), right=True)
@@ -105,8 +112,7 @@ class TokenSampler:
         last = torch.searchsorted(cumulative, total, right=False)
         return int(token_ids[torch.minimum(drawn, last)])
 
-    def _distribution(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tokens that may be drawn, int64 [K] in rising order, and their float64 [K] probabilities."""
+    def _filtered(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         token_ids = torch.arange(scores.shape[-1])
         # The largest score becomes 0, so that no temperature, however small, makes it overflow.
         scores = scores.double()

@@ -236,7 +236,7 @@ def test_a_killed_redis_is_filled_again_under_updates(valkey: EmbeddedRedis, sto
         with RestartedValkey(port) as second:
             again = connect(second.url, 5.0)
             grow(store, rng, 10)
-            assert eventually(lambda: published(again) == store.truth() != {})
+            assert eventually(lambda: published(again) == store.truth() != {} and publisher.status().up)
             status = publisher.status()
             assert (status.up, status.outages, status.rewrites) == (True, 1, 2)
             entries: Any = again.xrange(RuntimeKeys.of("rt-1").events)

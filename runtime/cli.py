@@ -38,7 +38,9 @@ def _root(
 
 
 def _default(name: str) -> Any:
-    return ServeConfig.model_fields[name].default
+    """As text, as all settings arrive here: ServeConfig turns them into numbers, in its own words where it cannot."""
+    default = ServeConfig.model_fields[name].default
+    return default if isinstance(default, bool) else str(default)
 
 
 def _option(name: str, panel: str, text: str, **more: Any) -> Any:
@@ -115,7 +117,7 @@ def serve(
         _option(
             "model",
             _MODEL,
-            "Folder, .gguf file or hub id. [bold]smollm2[/] and [bold]gemma3-270m[/] come from Python packages.",
+            "Folder, .gguf file or hub id; [bold]smollm2[/] and [bold]gemma3-270m[/] come from packages.",
             metavar="MODEL",
         ),
     ] = _default("model"),
@@ -130,7 +132,7 @@ def serve(
         _option("attention", _MODEL, "Attention back end; auto takes the best that the device has.", metavar="NAME"),
     ] = _default("attention"),
     max_context: Annotated[
-        int | None,
+        str | None,
         _option(
             "max_context", _MODEL, "Lower the model's context length.", metavar="TOKENS", show_default="the model's"
         ),
@@ -139,7 +141,7 @@ def serve(
         str,
         _option("host", _LISTEN, "Address to listen on. There is no authentication: keep it private.", metavar="HOST"),
     ] = _default("host"),
-    port: Annotated[int, _option("port", _LISTEN, "gRPC port; 0 takes a free one.", metavar="PORT")] = _default("port"),
+    port: Annotated[str, _option("port", _LISTEN, "gRPC port; 0 takes a free one.", metavar="PORT")] = _default("port"),
     ready_file: Annotated[
         Path | None,
         _option("ready_file", _LISTEN, "Written as JSON (ports, pid) when serving begins.", metavar="PATH"),
@@ -149,17 +151,17 @@ def serve(
         _option("runtime_id", _LISTEN, "Name of this runtime.", metavar="NAME", show_default="HOSTNAME-PORT"),
     ] = None,
     drain_seconds: Annotated[
-        float,
+        str,
         _option(
             "drain_seconds", _LISTEN, "How long running requests may go on after SIGTERM or Ctrl-C.", metavar="SECONDS"
         ),
     ] = _default("drain_seconds"),
     block_size: Annotated[
-        int,
+        str,
         _option("block_size", _POOL, "Token slots in a block. Hits are exact at every size.", metavar="TOKENS"),
     ] = _default("block_size"),
     num_blocks: Annotated[
-        int | None,
+        str | None,
         _option("num_blocks", _POOL, "Size of the pool in blocks.", metavar="N", show_default="from --kv-memory"),
     ] = None,
     kv_memory: Annotated[
@@ -173,28 +175,28 @@ def serve(
         ),
     ] = None,
     max_batch_tokens: Annotated[
-        int,
+        str,
         _option("max_batch_tokens", _WORK, "Tokens that one step computes; longer prompts run in chunks.", metavar="N"),
     ] = _default("max_batch_tokens"),
-    max_running: Annotated[int, _option("max_running", _WORK, "Sequences that run at a time.", metavar="N")] = _default(
+    max_running: Annotated[str, _option("max_running", _WORK, "Sequences that run at a time.", metavar="N")] = _default(
         "max_running"
     ),
     max_queue: Annotated[
-        int,
+        str,
         _option(
             "max_queue", _WORK, "Requests that may wait; more get RESOURCE_EXHAUSTED and a retry hint.", metavar="N"
         ),
     ] = _default("max_queue"),
-    max_sessions: Annotated[int, _option("max_sessions", _WORK, "Sessions that may be open.", metavar="N")] = _default(
+    max_sessions: Annotated[str, _option("max_sessions", _WORK, "Sessions that may be open.", metavar="N")] = _default(
         "max_sessions"
     ),
     session_idle_seconds: Annotated[
-        float, _option("session_idle_seconds", _WORK, "A session idle for longer is forgotten.", metavar="SECONDS")
+        str, _option("session_idle_seconds", _WORK, "Forget sessions idle for longer.", metavar="SECONDS")
     ] = _default("session_idle_seconds"),
     metrics_port: Annotated[
         str,
         _option("metrics_port", _WATCH, "Prometheus port; 0 takes a free one, off serves none.", metavar="PORT|off"),
-    ] = str(_default("metrics_port")),
+    ] = _default("metrics_port"),
     redis: Annotated[
         str,
         _option(

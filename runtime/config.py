@@ -42,7 +42,7 @@ class ServeConfig(BaseModel):
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=50051, ge=0, le=65535)
     metrics_port: int | None = Field(default=9400, ge=0, le=65535)
-    runtime_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")
+    runtime_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$")
     ready_file: Path | None = None
     drain_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)
 
@@ -114,8 +114,9 @@ def _explain(error: dict[str, Any]) -> str:
         "literal_error": lambda: f"must be {context['expected']}",
         "string_too_short": lambda: "must not be empty",
         "string_too_long": lambda: f"must have at most {context['max_length']} characters",
-        "string_pattern_mismatch": lambda: "may hold letters, digits, '.', '_' and '-' only",
+        "string_pattern_mismatch": lambda: "may hold letters, digits, '.', '_', ':' and '-' only",
         "int_parsing": lambda: "must be a whole number",
+        "float_parsing": lambda: "must be a number",
         "finite_number": lambda: "must be a finite number",
         "value_error": lambda: str(context["error"]),
     }

@@ -1,0 +1,36 @@
+"""What a runtime says about itself in Redis, beside its tree."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from importlib.metadata import version as installed_version
+
+from runtime.publisher import Description
+from runtime.service_context import ServiceContext
+
+
+def describe(shared: ServiceContext, target: str) -> Description:
+    """Registration, counters and sessions; safe to call from the publisher's thread.
+
+    Args:
+        target: where gRPC clients connect to.
+    """
+    runtime = {
+        **asdict(shared.info),
+        "grpc": target,
+        "pid": os.getpid(),
+        "version": installed_version("radixloop"),
+        "block_size": shared.config.block_size,
+        "num_blocks": shared.num_blocks,
+    }
+    sessions = {
+        session.id: {
+            "tokens": len(session),
+            "salt": session.namespace.salt,
+            "adapter": session.namespace.adapter,
+            "busy": session.busy,
+        }
+        for session in shared.sessions
+    }
+    return Description(runtime=runtime, counters=asdict(shared.engine.counters), sessions=sessions)

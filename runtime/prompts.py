@@ -1,0 +1,155 @@
+"""Turns prompts into token ids off the event loop, with a bound on the text that it will look at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from radixloop.v1 import common_pb2
+
+from runtime.chat import ChatRenderer
+from runtime.convert import ChatInput, Tokens, chat_input, token_array
+from runtime.errors import InvalidRequest
+from runtime.loaded_model import ModelInfo
+from runtime.sessions import Session, SessionRefusesPrompt
+
+T = TypeVar("T")
+
+# No prompt that fits the context is anywhere near: real text has 3 to 5 bytes a token.
+TEXT_BYTES_PER_TOKEN = 32
+WORKERS = 2
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt's token ids, int32, and the chat that they came from."""
+
+    tokens: Tokens
+    chat: ChatInput | None = None
+
+
+class PromptEncoder:
+    """Tokenises and detokenises for one model on a few threads of its own."""
+
+    def __init__(self, tokenizer: Any, info: ModelInfo) -> None:
+        self._tokenizer = tokenizer
+        self._info = info
+        self._renderer = ChatRenderer(tokenizer)
+        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="text")
+        self.max_text_bytes = info.context_length * TEXT_BYTES_PER_TOKEN
+
+    def close(self) -> None:
+        """Let the threads go; what runs on them is left to finish."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def encode(self, prompt: common_pb2.Prompt, *, add_special_tokens: bool = True) -> EncodedPrompt:
+        """Token ids of a prompt that starts anew. Raises InvalidRequest or TemplateRefused."""
+        form = _form(prompt)
+        if form == "token_ids":
+            return EncodedPrompt(token_array("prompt.token_ids", prompt.token_ids, self._info.vocab_size))
+        if form == "text":
+            return EncodedPrompt(await self._encode_text(prompt.text, add_special_tokens))
+        chat = self._chat(prompt.chat)
+        tokens = await self._off_loop(
+            lambda: self._renderer.encode(chat.messages, chat.tools, chat.template_kwargs), "prompt.chat"
+        )
+        return EncodedPrompt(_some(tokens, "prompt.chat"), chat)
+
+    async def encode_turn(self, session: Session, prompt: common_pb2.Prompt) -> EncodedPrompt:
+        """Token ids that a turn adds to a session. Raises InvalidRequest, TemplateRefused or SessionRefusesPrompt."""
+        form = _form(prompt)
+        kind = "chat" if form == "chat" else "tokens"
+        if session.kind is not None and session.kind != kind:
+            begun = "a chat" if session.kind == "chat" else "text or token ids"
+            raise SessionRefusesPrompt(
+                f"session_id {session.id!r} was begun with {begun} and goes on that way: "
+                f"prompt.{form} does not continue it"
+            )
+        if kind == "tokens" or not len(session):
+            return await self.encode(prompt, add_special_tokens=not len(session))
+        chat = self._chat(prompt.chat)
+        if prompt.chat.tools and chat.tools != session.tools:
+            raise SessionRefusesPrompt(
+                f"prompt.chat.tools differ from those that session_id {session.id!r} was begun with: "
+                "leave them out, or open a new session"
+            )
+        kwargs = chat.template_kwargs or session.template_kwargs
+        chat = ChatInput(chat.messages, session.tools, kwargs)
+        # The last message is the model's reply, and its tokens are there already.
+        history, last_token = session.messages[:-1], int(session.tokens[-1])
+        tokens = await self._off_loop(
+            lambda: self._renderer.encode_turn(history, chat.messages, chat.tools, kwargs, last_token), "prompt.chat"
+        )
+        return EncodedPrompt(_some(tokens, "prompt.chat"), chat)
+
+    async def render(self, prompt: common_pb2.Prompt) -> str | None:
+        """The text of a chat after the template; None for other forms."""
+        if _form(prompt) != "chat":
+            return None
+        chat = self._chat(prompt.chat)
+        return await self._off_loop(
+            lambda: self._renderer.render(chat.messages, chat.tools, chat.template_kwargs), "prompt.chat"
+        )
+
+    async def decode(self, ids: common_pb2.TokenIds, *, keep_special_tokens: bool) -> str:
+        """Text of token ids. Raises InvalidRequest."""
+        most = self.max_text_bytes
+        given = max(len(ids.ids), len(ids.le_int32) // 4)
+        if given > most:
+            raise InvalidRequest("token_ids", f"{given} ids", f"at most {most}")
+        tokens = token_array("token_ids", ids, self._info.vocab_size)
+        return await self._off_loop(
+            lambda: self._tokenizer.decode(tokens, skip_special_tokens=not keep_special_tokens), "token_ids"
+        )
+
+    async def decode_heads(self, heads: Sequence[Tokens]) -> list[str]:
+        """Texts of many short runs of tokens, special tokens kept."""
+        return await self._off_loop(lambda: [self.decode_head(head) for head in heads], "head")
+
+    def decode_head(self, head: Tokens) -> str:
+        """Text of a short run of tokens, special tokens kept; blocks the calling thread."""
+        return str(self._tokenizer.decode(head)) if len(head) else ""
+
+    async def _encode_text(self, text: str, add_special_tokens: bool) -> Tokens:
+        size = len(text.encode())
+        if size > self.max_text_bytes:
+            raise InvalidRequest("prompt.text", f"{size} bytes", self._text_limit())
+        tokens = await self._off_loop(
+            lambda: self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"], "prompt.text"
+        )
+        return _some(tokens, "prompt.text")
+
+    def _chat(self, chat: common_pb2.Chat) -> ChatInput:
+        size = chat.ByteSize()
+        if size > self.max_text_bytes:
+            raise InvalidRequest("prompt.chat", f"{size} bytes", self._text_limit())
+        return chat_input("prompt.chat", chat, self._info.context_length)
+
+    def _text_limit(self) -> str:
+        return (
+            f"at most {self.max_text_bytes} bytes ({TEXT_BYTES_PER_TOKEN} for each of the "
+            f"{self._info.context_length} tokens of the model's context)"
+        )
+
+    async def _off_loop(self, work: Callable[[], T], name: str) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(name, error.object[error.start : error.end], "must be valid Unicode text") from None
+
+
+def _form(prompt: common_pb2.Prompt) -> str:
+    form = prompt.WhichOneof("form")
+    if form is None:
+        raise InvalidRequest("prompt", "unset", "give one of token_ids, text or chat")
+    return str(form)
+
+
+def _some(tokens: Sequence[int] | Tokens, name: str) -> Tokens:
+    if not len(tokens):
+        raise InvalidRequest(name, "no tokens", "must come to at least one token")
+    return np.asarray(tokens, np.int32)

@@ -1,0 +1,176 @@
+"""One runtime from start to exit: model, engine, gRPC, metrics, Redis, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from dataclasses import replace
+
+from radix.metadata_client import BadRedisUrl
+from runtime.config import BadConfig, ServeConfig
+from runtime.description import describe
+from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from runtime.engine import Engine, EngineConfig
+from runtime.errors import RuntimeServiceError
+from runtime.grpc_server import GrpcServer
+from runtime.loaded_model import LoadedModel
+from runtime.loader import load_model
+from runtime.logs import set_up_logging
+from runtime.pool_size import GIB, pool_blocks
+from runtime.prompts import PromptEncoder
+from runtime.publisher import RedisPublisher
+from runtime.ready_file import Ready, write_ready_file
+from runtime.service_context import ServiceContext
+from runtime.sessions import SessionTable
+from runtime.stop_signals import StopSignals
+
+log = logging.getLogger(__name__)
+
+# For slow readers to take what was written before the engine stopped.
+FLUSH_S = 2.0
+ENGINE_CHECK_S = 1.0
+
+
+def run_server(config: ServeConfig) -> int:
+    """Serve until a signal ends it; the exit status of the process."""
+    set_up_logging(config.log_level, as_json=config.log_json)
+    try:
+        return asyncio.run(_serve(config))
+    except BadConfig as error:
+        log.error("--%s: %s", (error.field or "config").replace("_", "-"), error)
+    except (RuntimeServiceError, EmbeddedRedisError, BadRedisUrl) as error:
+        log.error("%s", error)
+    return 2
+
+
+async def _serve(config: ServeConfig) -> int:
+    embedded = EmbeddedRedis() if config.redis == "embedded" else None
+    stop = StopSignals(asyncio.get_running_loop(), before_exit=embedded.stop if embedded is not None else None)
+    grpc_server = GrpcServer(config.host, config.port)
+    loaded = await asyncio.to_thread(
+        load_model, config.model, dtype=config.dtype, device=config.device, attention=config.attention
+    )
+    try:
+        redis_url = None if config.redis == "off" else config.redis
+        if embedded is not None:
+            redis_url = await asyncio.to_thread(embedded.start)
+        return await Runtime(config, limit_context(loaded, config.max_context), grpc_server, redis_url).run(stop)
+    finally:
+        if embedded is not None:
+            await asyncio.to_thread(embedded.stop)
+
+
+class Runtime:
+    """The parts of one runtime, wired.
+
+    Args:
+        grpc_server: bound to its port, with no services yet.
+        redis_url: where to publish; None publishes nothing.
+    """
+
+    def __init__(
+        self, config: ServeConfig, loaded: LoadedModel, grpc_server: GrpcServer, redis_url: str | None
+    ) -> None:
+        num_blocks = pool_blocks(config, loaded.info)
+        runtime_id = config.runtime_id or f"{socket.gethostname()}-{grpc_server.port}"
+        encoder = PromptEncoder(loaded.tokenizer, loaded.info)
+        self._config = config
+        self._grpc = grpc_server
+        self._redis_url = redis_url
+        self._engine = Engine(
+            loaded,
+            EngineConfig(
+                num_blocks=num_blocks,
+                block_size=config.block_size,
+                max_batch_tokens=config.max_batch_tokens,
+                max_running=config.max_running,
+                max_queue=config.max_queue,
+            ),
+        )
+        self._publisher: RedisPublisher | None = None
+        if redis_url is not None:
+            self._publisher = RedisPublisher(
+                redis_url,
+                runtime_id,
+                self._engine.call,
+                describe=lambda: describe(self._shared, grpc_server.target),
+                decode=encoder.decode_head,
+            )
+        self._shared = ServiceContext(
+            engine=self._engine,
+            info=loaded.info,
+            encoder=encoder,
+            sessions=SessionTable(config.max_sessions, config.session_idle_seconds),
+            config=config,
+            num_blocks=num_blocks,
+            runtime_id=runtime_id,
+            incarnation=self._publisher.incarnation if self._publisher is not None else uuid.uuid4().hex,
+        )
+        tokens = num_blocks * config.block_size
+        gib = tokens * loaded.info.kv_bytes_per_token / GIB
+        log.info("KV pool: %d blocks of %d, %d tokens, %.2f GiB", num_blocks, config.block_size, tokens, gib)
+
+    async def run(self, stop: StopSignals) -> int:
+        """Serve until a signal asks for the end, then drain; the exit status."""
+        self._engine.start()
+        if self._publisher is not None:
+            self._publisher.start()
+        await self._grpc.start(self._shared)
+        self._announce()
+        stop.may_drain = True
+        engine_died = await self._wait(stop)
+        await self._grpc.set_serving(False)
+        if engine_died:
+            log.error("the engine's thread ended by itself; requests that it held are lost")
+        else:
+            log.info("draining for up to %g s; a second signal exits at once", self._config.drain_seconds)
+        await asyncio.to_thread(self._engine.shutdown, self._config.drain_seconds)
+        await self._grpc.stop(FLUSH_S)
+        if self._publisher is not None:
+            await asyncio.to_thread(self._publisher.stop)
+        self._shared.encoder.close()
+        log.info("stopped")
+        return 1 if engine_died else 0
+
+    async def _wait(self, stop: StopSignals) -> bool:
+        """Wait for a signal; True when the engine's thread ended before one came."""
+        asked = asyncio.ensure_future(stop.wait())
+        while not asked.done():
+            await asyncio.wait([asked], timeout=ENGINE_CHECK_S)
+            if not asked.done() and not self._engine.alive:
+                asked.cancel()
+                return True
+        return False
+
+    def _announce(self) -> None:
+        ready = Ready(
+            target=self._grpc.target,
+            port=self._grpc.port,
+            metrics_port=None,
+            metrics_url=None,
+            redis_url=self._redis_url,
+            runtime_id=self._shared.runtime_id,
+            model=self._shared.info.name,
+            pid=os.getpid(),
+        )
+        if self._config.ready_file is not None:
+            write_ready_file(self._config.ready_file, ready)
+        also = {"metrics": ready.metrics_url, "redis": ready.redis_url}
+        log.info(
+            "serving %s on %s%s", ready.model, ready.target, "".join(f", {k} {url}" for k, url in also.items() if url)
+        )
+
+
+def limit_context(loaded: LoadedModel, max_context: int | None) -> LoadedModel:
+    """The model with its context length lowered to `max_context`. Raises BadConfig."""
+    own = loaded.info.context_length
+    if max_context is None and own:
+        return loaded
+    if max_context is None:
+        raise BadConfig("max_context", "the model's config names no context length: give one")
+    if own and max_context > own:
+        raise BadConfig("max_context", f"{max_context}: the model's context ends at {own}")
+    return replace(loaded, info=replace(loaded.info, context_length=max_context))

@@ -1,0 +1,147 @@
+"""The Inference service: generation as a stream, tokenising, and facts about the model."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import ExitStack
+from importlib.metadata import version as installed_version
+from typing import Any
+
+import grpc.aio
+import numpy as np
+from radixloop.v1 import inference_pb2, inference_pb2_grpc
+
+from runtime.convert import checked_id, namespace_of, sampling_params
+from runtime.errors import InvalidRequest
+from runtime.events import FailedEvent, FinishedEvent, StartedEvent
+from runtime.prompts import EncodedPrompt
+from runtime.replies import ReplyWriter, token_ids
+from runtime.request import GenerateJob
+from runtime.sampling_params import SamplingParams
+from runtime.service_context import ServiceContext
+from runtime.sessions import Session
+from runtime.status import answering
+from runtime.stream_buffer import StreamBuffer
+
+Call = grpc.aio.ServicerContext[Any, Any]
+
+
+class InferenceService(inference_pb2_grpc.InferenceServicer):
+    """Answers radixloop.v1.Inference."""
+
+    def __init__(self, shared: ServiceContext) -> None:
+        self._shared = shared
+
+    async def Generate(self, request: inference_pb2.GenerateRequest, context: Call) -> None:
+        async with answering(context, "Inference.Generate"):
+            with ExitStack() as held:
+                await self._generate(request, context, held)
+
+    async def Tokenize(self, request: inference_pb2.TokenizeRequest, context: Call) -> inference_pb2.TokenizeResponse:
+        async with answering(context, "Inference.Tokenize"):
+            encoder = self._shared.encoder
+            special = request.add_special_tokens if request.HasField("add_special_tokens") else True
+            encoded = await encoder.encode(request.prompt, add_special_tokens=special)
+            rendered = await encoder.render(request.prompt)
+            return inference_pb2.TokenizeResponse(
+                token_ids=token_ids(encoded.tokens), count=len(encoded.tokens), rendered=rendered
+            )
+
+    async def Detokenize(
+        self, request: inference_pb2.DetokenizeRequest, context: Call
+    ) -> inference_pb2.DetokenizeResponse:
+        async with answering(context, "Inference.Detokenize"):
+            text = await self._shared.encoder.decode(request.token_ids, keep_special_tokens=request.keep_special_tokens)
+            return inference_pb2.DetokenizeResponse(text=text)
+
+    async def GetModelInfo(
+        self, request: inference_pb2.GetModelInfoRequest, context: Call
+    ) -> inference_pb2.GetModelInfoResponse:
+        shared, info = self._shared, self._shared.info
+        return inference_pb2.GetModelInfoResponse(
+            model=info.name,
+            architecture=info.architecture,
+            context_length=info.context_length,
+            vocab_size=info.vocab_size,
+            kv_dtype=info.kv_dtype,
+            device=info.device,
+            block_size=shared.config.block_size,
+            num_blocks=shared.num_blocks,
+            kv_bytes_per_token=info.kv_bytes_per_token,
+            eos_token_ids=info.eos_token_ids,
+            has_chat_template=info.has_chat_template,
+            fingerprint=info.fingerprint,
+            attention_backend=info.attention_backend,
+            runtime_id=shared.runtime_id,
+            incarnation=shared.incarnation,
+            version=installed_version("radixloop"),
+        )
+
+    async def _generate(self, request: inference_pb2.GenerateRequest, context: Call, held: ExitStack) -> None:
+        info = self._shared.info
+        sampling = sampling_params(request.sampling, info.vocab_size)
+        session: Session | None = None
+        if request.HasField("session_id"):
+            session = self._enter_session(request, sampling, held)
+            prompt = await self._shared.encoder.encode_turn(session, request.prompt)
+            tokens = np.concatenate([session.tokens, prompt.tokens])
+            namespace = session.namespace
+        else:
+            prompt = await self._shared.encoder.encode(request.prompt)
+            tokens = prompt.tokens
+            namespace = namespace_of(request.namespace, info.fingerprint)
+        job = GenerateJob(
+            request_id=_request_id(request),
+            tokens=tokens,
+            namespace=namespace,
+            sampling=sampling,
+            bypass_cache=request.bypass_cache,
+        )
+        buffer = StreamBuffer(asyncio.get_running_loop())
+        handle = self._shared.engine.submit(job, buffer.push)
+        # Runs however this ends: by a cancelled call, a lost client, a deadline, an error, or after the last event.
+        held.callback(handle.cancel)
+        writer = ReplyWriter(
+            job.request_id, tokens, return_prompt_ids=request.return_prompt_ids, chat=prompt.chat is not None
+        )
+        while True:
+            for event in await buffer.take():
+                if isinstance(event, FailedEvent):
+                    raise event.error
+                if isinstance(event, FinishedEvent):
+                    if session is not None:
+                        keep_turn(session, prompt, event, writer)
+                    # The client's next turn may follow on this message's heels: everything is given back before it.
+                    held.close()
+                    await context.write(writer.finished(event, None if session is None else len(session)))
+                    return
+                await context.write(writer.started(event) if isinstance(event, StartedEvent) else writer.delta(event))
+
+    def _enter_session(
+        self, request: inference_pb2.GenerateRequest, sampling: SamplingParams, held: ExitStack
+    ) -> Session:
+        if request.HasField("namespace"):
+            raise InvalidRequest("namespace", "set", "not with session_id: a session has its namespace")
+        if sampling.n > 1:
+            raise InvalidRequest("sampling.n", sampling.n, "must be 1 with session_id: fork the session to branch")
+        return held.enter_context(self._shared.sessions.turn(request.session_id))
+
+
+def keep_turn(session: Session, prompt: EncodedPrompt, event: FinishedEvent, writer: ReplyWriter) -> None:
+    """Make a finished turn part of its session."""
+    session.append(prompt.tokens)
+    session.append(event.outputs[0])
+    if prompt.chat is None:
+        session.kind = "tokens"
+        return
+    session.kind = "chat"
+    session.tools = prompt.chat.tools
+    session.template_kwargs = prompt.chat.template_kwargs
+    session.add_chat_turn(prompt.chat.messages, writer.assistant_message(0))
+
+
+def _request_id(request: inference_pb2.GenerateRequest) -> str:
+    if request.HasField("request_id"):
+        return checked_id("request_id", request.request_id)
+    return uuid.uuid4().hex

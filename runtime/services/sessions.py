@@ -1,0 +1,45 @@
+"""The Sessions service: open, fork and close."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+from radixloop.v1 import sessions_pb2, sessions_pb2_grpc
+
+from runtime.convert import checked_id, namespace_of
+from runtime.service_context import ServiceContext
+from runtime.status import answering
+
+Call = grpc.aio.ServicerContext[Any, Any]
+
+
+class SessionsService(sessions_pb2_grpc.SessionsServicer):
+    """Answers radixloop.v1.Sessions."""
+
+    def __init__(self, shared: ServiceContext) -> None:
+        self._shared = shared
+
+    async def Open(self, request: sessions_pb2.OpenSessionRequest, context: Call) -> sessions_pb2.OpenSessionResponse:
+        async with answering(context, "Sessions.Open"):
+            wanted = checked_id("session_id", request.session_id) if request.HasField("session_id") else None
+            namespace = namespace_of(request.namespace, self._shared.info.fingerprint)
+            session = self._shared.sessions.open(namespace, wanted)
+            return sessions_pb2.OpenSessionResponse(session_id=session.id, idle_timeout_s=self._shared.sessions.idle_s)
+
+    async def Fork(self, request: sessions_pb2.ForkSessionRequest, context: Call) -> sessions_pb2.ForkSessionResponse:
+        async with answering(context, "Sessions.Fork"):
+            wanted = (
+                checked_id("new_session_id", request.new_session_id) if request.HasField("new_session_id") else None
+            )
+            child = self._shared.sessions.fork(request.session_id, wanted)
+            return sessions_pb2.ForkSessionResponse(session_id=child.id, tokens=len(child))
+
+    async def Close(
+        self, request: sessions_pb2.CloseSessionRequest, context: Call
+    ) -> sessions_pb2.CloseSessionResponse:
+        async with answering(context, "Sessions.Close"):
+            session = self._shared.sessions.close(request.session_id)
+            return sessions_pb2.CloseSessionResponse(
+                closed=session is not None, tokens=0 if session is None else len(session)
+            )

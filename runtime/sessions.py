@@ -1,0 +1,188 @@
+"""The sessions that clients hold: growing lists of token ids, and the chat that they stand for."""
+
+from __future__ import annotations
+
+import copy
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from radix import Namespace
+from runtime.errors import RuntimeServiceError, SessionNotFound
+
+Kind = Literal["tokens", "chat"]
+Message = dict[str, Any]
+
+
+class SessionExists(RuntimeServiceError):
+    """Another session goes by that id."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session_id {session_id!r} is taken by an open session: choose another or leave it unset")
+
+
+class SessionBusy(RuntimeServiceError):
+    """A session takes one turn at a time."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"session_id {session_id!r} has a turn running and takes one at a time: wait for it, or fork the session"
+        )
+
+
+class SessionLimit(RuntimeServiceError):
+    """As many sessions are open as the table holds."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"{limit} sessions are open, which is the limit (max_sessions): close some or wait for idle ones"
+        )
+
+
+class SessionRefusesPrompt(RuntimeServiceError):
+    """The prompt does not continue what the session holds."""
+
+
+class Session:
+    """One session. Its tokens are append-only: a turn never changes what an earlier one left."""
+
+    def __init__(self, session_id: str, namespace: Namespace, now: float) -> None:
+        self.id = session_id
+        self.namespace = namespace
+        self.kind: Kind | None = None
+        self.messages: list[Message] = []
+        self.tools: list[dict[str, Any]] = []
+        self.template_kwargs: dict[str, Any] = {}
+        self.last_used = now
+        self.busy = False
+        self._buffer = np.empty(256, np.int32)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """int32 view of everything so far, read-only; appending leaves it as it is."""
+        view = self._buffer[: self._length]
+        view.flags.writeable = False
+        return view
+
+    def append(self, tokens: npt.NDArray[np.int32] | Sequence[int]) -> None:
+        """Add int32 token ids at the end."""
+        added = np.asarray(tokens, np.int32)
+        needed = self._length + len(added)
+        if needed > len(self._buffer):
+            grown = np.empty(max(needed, 2 * len(self._buffer)), np.int32)
+            grown[: self._length] = self._buffer[: self._length]
+            self._buffer = grown
+        self._buffer[self._length : needed] = added
+        self._length = needed
+
+    def add_chat_turn(self, new: Iterable[Message], reply: Message) -> None:
+        """Add a turn's messages and what the model answered to the history."""
+        self.messages.extend(new)
+        self.messages.append(reply)
+
+    def copy_as(self, session_id: str, now: float) -> Session:
+        """A session of another id that goes on from here by itself."""
+        child = Session(session_id, self.namespace, now)
+        child.kind = self.kind
+        child.messages = copy.deepcopy(self.messages)
+        child.tools = self.tools
+        child.template_kwargs = self.template_kwargs
+        child.append(self.tokens)
+        return child
+
+
+class SessionTable:
+    """Open sessions by id, at most `limit`, each forgotten after `idle_s` seconds without use.
+
+    Belongs to one thread (the event loop's).
+    """
+
+    def __init__(self, limit: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit = limit
+        self.idle_s = idle_s
+        self._clock = clock
+        # Least recently used first, so that expiry looks at the front only.
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        self.expire()
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def open(self, namespace: Namespace, session_id: str | None = None) -> Session:
+        """A new, empty session. Raises SessionExists or SessionLimit."""
+        session_id = self._new_id(session_id)
+        session = Session(session_id, namespace, self._clock())
+        self._sessions[session_id] = session
+        return session
+
+    def fork(self, session_id: str, new_id: str | None = None) -> Session:
+        """A copy of a session as its last whole turn left it. Raises SessionNotFound, SessionExists or SessionLimit."""
+        parent = self._get(session_id)
+        new_id = self._new_id(new_id)
+        child = parent.copy_as(new_id, self._clock())
+        self._sessions[new_id] = child
+        self._touch(parent)
+        return child
+
+    def close(self, session_id: str) -> Session | None:
+        """Forget a session; a turn that runs goes on to its end. None where there was no such session."""
+        self.expire()
+        return self._sessions.pop(session_id, None)
+
+    @contextmanager
+    def turn(self, session_id: str) -> Iterator[Session]:
+        """Hold a session for one turn. What the turn wants to leave behind it appends itself, at its end:
+        a turn that fails or is cancelled leaves the session as it was. Raises SessionNotFound or SessionBusy."""
+        session = self._get(session_id)
+        if session.busy:
+            raise SessionBusy(session_id)
+        session.busy = True
+        try:
+            yield session
+        finally:
+            session.busy = False
+            self._touch(session)
+
+    def expire(self) -> None:
+        """Forget the sessions that idled too long."""
+        now = self._clock()
+        while self._sessions:
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.last_used <= self.idle_s:
+                break
+            if oldest.busy:
+                self._touch(oldest)
+            else:
+                del self._sessions[oldest.id]
+
+    def _get(self, session_id: str) -> Session:
+        self.expire()
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise SessionNotFound(session_id)
+        return session
+
+    def _new_id(self, session_id: str | None) -> str:
+        self.expire()
+        if session_id is not None and session_id in self._sessions:
+            raise SessionExists(session_id)
+        if len(self._sessions) >= self.limit:
+            raise SessionLimit(self.limit)
+        return session_id if session_id is not None else uuid.uuid4().hex
+
+    def _touch(self, session: Session) -> None:
+        session.last_used = self._clock()
+        if self._sessions.get(session.id) is session:
+            self._sessions[session.id] = self._sessions.pop(session.id)

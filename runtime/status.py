@@ -1,0 +1,66 @@
+"""What each of the runtime's errors is called in gRPC."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from runtime.errors import (
+    EngineFailed,
+    InvalidRequest,
+    QueueFull,
+    RequestTooLarge,
+    RuntimeServiceError,
+    SessionNotFound,
+    ShuttingDown,
+    TemplateRefused,
+)
+from runtime.sessions import SessionBusy, SessionExists, SessionLimit, SessionRefusesPrompt
+
+log = logging.getLogger(__name__)
+
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
+
+_CODES: tuple[tuple[type[RuntimeServiceError], grpc.StatusCode], ...] = (
+    (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
+    (TemplateRefused, grpc.StatusCode.INVALID_ARGUMENT),
+    (RequestTooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (QueueFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (SessionLimit, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (SessionNotFound, grpc.StatusCode.NOT_FOUND),
+    (SessionExists, grpc.StatusCode.ALREADY_EXISTS),
+    (SessionBusy, grpc.StatusCode.FAILED_PRECONDITION),
+    (SessionRefusesPrompt, grpc.StatusCode.FAILED_PRECONDITION),
+    (ShuttingDown, grpc.StatusCode.UNAVAILABLE),
+    (EngineFailed, grpc.StatusCode.INTERNAL),
+)
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """The status code, message and trailing metadata for an error. What is not ours is INTERNAL and keeps its words."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            trailing: tuple[tuple[str, str], ...] = ()
+            if isinstance(error, QueueFull):
+                trailing = ((PUSHBACK_KEY, str(max(1, round(error.retry_after_s * 1000)))),)
+            return code, str(error), trailing
+    return grpc.StatusCode.INTERNAL, "the runtime failed on this call; its log says why", ()
+
+
+@asynccontextmanager
+async def answering(context: grpc.aio.ServicerContext[Any, Any], call: str) -> AsyncIterator[None]:
+    """Turn errors raised inside into the call's gRPC status."""
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except Exception as error:
+        code, message, trailing = status_of(error)
+        if code is grpc.StatusCode.INTERNAL:
+            log.exception("%s failed", call)
+        await context.abort(code, message, trailing)

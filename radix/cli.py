@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from radix.inspect_cli import inspect
 from radix.plan_cli import plan
 from radix.simulate_cli import simulate
 
@@ -17,3 +18,4 @@ app = typer.Typer(
 )
 app.command()(simulate)
 app.command()(plan)
+app.command()(inspect)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import secrets
 from typing import Any
 
@@ -103,21 +104,49 @@ class ChatRenderer:
         offered = self._check_rest(before_chars + after_chars, tools, template_kwargs)
         kwargs = template_kwargs or {}
         sentinel = f"reply{secrets.token_hex(12)}"
-        told = [*before, {"role": "assistant", "content": sentinel}]
-        marked = [_mark(message, rank) for rank, message in enumerate(after)]
-        sample = self._after(sentinel, self._write([*told, *(message for message, _ in marked)], offered, kwargs, True))
-        for rank, (_, mark) in enumerate(marked):
-            if mark is not None and mark not in sample:
-                raise TemplateRefused(
-                    f"the model's chat template does not write message {rank} of this turn (role "
-                    f"{after[rank]['role']}) after the model's reply, so it cannot be appended to the session; "
-                    "send the whole conversation without a session"
-                )
-        ids = self._continuation_ids(self._after(sentinel, self._write([*told, *after], offered, kwargs, True)))
+        try:
+            text = self._turn(sentinel, [*before, _saying(sentinel)], after, offered, kwargs)
+        except TemplateRefused:
+            # Some templates take a tool's result only behind the call that it answers.
+            if after[0]["role"] != "tool" or not self.abilities.tool_calls:
+                raise
+            text = self._turn(sentinel, [*before, _calling(sentinel, after)], after, offered, kwargs)
+            text = self._from_end_token(text)
+        ids = self._continuation_ids(text)
         opening = ids[:_CLOSING_TOKENS]
         if last_token in opening and last_token in self._end_tokens():
             ids = ids[opening.index(last_token) + 1 :]
         return np.array(ids, dtype=np.int32)
+
+    def _turn(
+        self,
+        sentinel: str,
+        told: list[Message],
+        after: list[Message],
+        tools: list[dict[str, Any]],
+        kwargs: dict[str, Any],
+    ) -> str:
+        """What the template writes for the messages `after`, behind the sentinel that `told` ends with."""
+        marked = [_mark(message, rank) for rank, message in enumerate(after)]
+        sample = self._after(sentinel, self._write([*told, *(message for message, _ in marked)], tools, kwargs, True))
+        for rank, (message, mark) in enumerate(marked):
+            if mark is not None and mark not in sample:
+                raise TemplateRefused(
+                    f"the model's chat template does not write message {rank} of this turn (role {message['role']}) "
+                    "after the model's reply, so it cannot be appended to the session; send the whole conversation "
+                    "without a session"
+                )
+        return self._after(sentinel, self._write([*told, *after], tools, kwargs, True))
+
+    def _from_end_token(self, text: str) -> str:
+        """The text from the model's end token on: before it comes the rest of a sample call."""
+        end = self._tokenizer.eos_token
+        if not end or end not in text:
+            raise TemplateRefused(
+                "the model's chat template does not end a tool call with the model's end token, so no result can be "
+                "appended to the session; send the whole conversation without a session"
+            )
+        return text[text.index(end) :]
 
     def _require_template(self) -> None:
         if not self.has_template:
@@ -180,6 +209,21 @@ class ChatRenderer:
 
     def _end_tokens(self) -> frozenset[int]:
         return special_token_ids(self._tokenizer) | {self._tokenizer.eos_token_id}
+
+
+def _saying(sentinel: str) -> Message:
+    return {"role": "assistant", "content": sentinel}
+
+
+def _calling(sentinel: str, after: list[Message]) -> Message:
+    """A reply that makes the calls whose results `after` begins with; the last of them holds the sentinel."""
+    results = list(itertools.takewhile(lambda message: message["role"] == "tool", after))
+    calls = []
+    for rank, result in enumerate(results):
+        arguments = {"sample": sentinel} if rank == len(results) - 1 else {}
+        function = {"name": result.get("name", "tool"), "arguments": arguments}
+        calls.append({"id": result.get("tool_call_id", f"call{rank:05}"), "type": "function", "function": function})
+    return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
 def _mark(message: Message, rank: int) -> tuple[Message, str | None]:

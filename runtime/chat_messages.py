@@ -59,7 +59,7 @@ def check_tools(tools: Any) -> tuple[list[dict[str, Any]], int]:
         if not isinstance(function.get("name"), str) or not function["name"]:
             raise InvalidRequest(f"{field}.function.name", function.get("name"), "must be the tool's name")
         if not isinstance(function.get("parameters", {}), dict):
-            raise InvalidRequest(f"{field}.function.parameters", function["parameters"], "must be a JSON schema object")
+            raise InvalidRequest(f"{field}.function.parameters", "no object", "must be a JSON schema object")
         checked.append({"type": "function", **whole})
     return checked, chars
 

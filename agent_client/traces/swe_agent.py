@@ -31,9 +31,7 @@ def read(source: Source) -> Trace:
     latencies = {i + 1: time for i, time in enumerate(ran) if time is not None}
     name = where.removesuffix(".gz").removesuffix(".traj")
     if steps and all(isinstance(step.get("query"), list) for step in steps):
-        calls = tuple(
-            _call_of_step(step, f"{where}: trajectory[{i}]", latencies.get(i)) for i, step in enumerate(steps)
-        )
+        calls = tuple(_step_call(step, f"{where}: trajectory[{i}]", latencies.get(i)) for i, step in enumerate(steps))
     else:
         messages = [_message(message) for message in document["history"]]
         calls = calls_from_messages(messages, where, latencies=latencies)

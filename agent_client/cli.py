@@ -1,0 +1,312 @@
+"""The command line of the client. What a command does is in `commands`, loaded when it runs: --help stays quick."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="agent-client",
+    help="Talks to a Radixloop runtime: replay recorded agent loops against it, use it, look at it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="HOST:PORT",
+        envvar="RADIXLOOP_TARGET",
+        help="The runtime's gRPC address.",
+    ),
+]
+Salt = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Cache namespace: prefixes are shared only under the same salt.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", min=1, help="Tokens to generate at most.")]
+Temperature = Annotated[float, typer.Option(metavar="X", min=0.0, help="0 takes the likeliest token every time.")]
+
+DEFAULT_TARGET = "localhost:50051"
+
+
+class TraceFormat(str, Enum):
+    """Trace formats by the names that the readers go by."""
+
+    auto = "auto"
+    recorded = "radixloop-trace"
+    openai = "openai-messages"
+    magagent = "magagent"
+    swe_agent = "swe-agent"
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"agent-client {version('radixloop')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _tool_latency(text: str) -> str | float:
+    if text in ("recorded", "none"):
+        return text
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise typer.BadParameter(f"{text!r} is neither 'recorded' nor 'none' nor seconds from 0 up")
+    return seconds
+
+
+_RUN, _LOOP, _OUT = "What is replayed", "How it is replayed", "What is reported"
+
+_REPLAY_HELP = """Replay recorded agent loops and report what the cache saved.
+
+Calls of a session run in order, sessions side by side, branches in parallel. The hit rate stands beside what a cache \
+of endless size would have had for the same tokens. Exits with 1 when a call failed."""
+
+
+@app.command(help=_REPLAY_HELP)
+def replay(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a folder of them.")],
+    target: Target = DEFAULT_TARGET,
+    format: Annotated[
+        TraceFormat,
+        typer.Option(
+            metavar="NAME",
+            help=f"One of {', '.join(name.value for name in TraceFormat)}.",
+            rich_help_panel=_RUN,
+            show_default="auto: told by content",
+        ),
+    ] = TraceFormat.auto,
+    sessions: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Replay N sessions.", rich_help_panel=_RUN, show_default="all"),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Pick and order the sessions at random by this seed.",
+            rich_help_panel=_RUN,
+            show_default="the first ones, in order",
+        ),
+    ] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Leave out calls whose prompt and output exceed N tokens.",
+            rich_help_panel=_RUN,
+            show_default="the model's context",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Sessions in flight.", rich_help_panel=_LOOP)
+    ] = 4,
+    output_tokens: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Generate N tokens in each call; with --live-replies, at most N.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = 32,
+    tool_latency: Annotated[
+        str,
+        typer.Option(
+            metavar="WHICH",
+            parser=_tool_latency,
+            help="The pause before each call of a session but the first: recorded, none, or a number of seconds.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = "none",
+    live_replies: Annotated[
+        bool,
+        typer.Option(
+            "--live-replies",
+            help="Go on from what the model wrote instead of the recorded reply.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = False,
+    server_sessions: Annotated[
+        bool,
+        typer.Option(
+            "--server-sessions",
+            help="Use the runtime's sessions: a call sends only what is new. Implies --live-replies.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="The baseline: neither read nor fill the cache.", rich_help_panel=_LOOP)
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Replay without and with the cache, each from an empty cache, and print both.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = False,
+    salt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Cache namespace to replay in; what is cached there already counts as hits.",
+            rich_help_panel=_LOOP,
+            show_default="a fresh one for each run",
+        ),
+    ] = None,
+    flush: Annotated[
+        bool, typer.Option("--flush", help="Empty the runtime's whole cache first.", rich_help_panel=_LOOP)
+    ] = False,
+    per_turn: Annotated[
+        bool, typer.Option("--per-turn", help="Also print a line for each turn.", rich_help_panel=_OUT)
+    ] = False,
+    json: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write the report as JSON; - prints it, and nothing else.", rich_help_panel=_OUT
+        ),
+    ] = None,
+) -> None:
+    from .commands.replay import run
+    from .replay import ReplayOptions
+
+    if compare and no_cache:
+        raise typer.BadParameter("--compare makes the run without the cache too; leave --no-cache out")
+    options = ReplayOptions(
+        concurrency=concurrency,
+        output_tokens=output_tokens,
+        max_context=max_context,
+        tool_latency=tool_latency,  # type: ignore[arg-type]
+        live_replies=live_replies or server_sessions,
+        server_sessions=server_sessions,
+    )
+    raise typer.Exit(
+        run(
+            trace,
+            target,
+            options,
+            format=None if format is TraceFormat.auto else format.value,
+            runs=("no_cache", "cached") if compare else ("no_cache",) if no_cache else ("cached",),
+            sessions=sessions,
+            seed=seed,
+            salt=salt,
+            flush=flush or compare,
+            per_turn=per_turn,
+            json_file=json,
+        )
+    )
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="The prompt; read from standard input when left out.")
+    ] = None,
+    target: Target = DEFAULT_TARGET,
+    chat: Annotated[bool, typer.Option("--chat", help="Send the prompt as a user's message.")] = False,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message (implies --chat).")] = None,
+    max_tokens: MaxTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: Annotated[float, typer.Option(metavar="X", help="Nucleus, above 0 to 1.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(metavar="N", min=0, help="The same seed gives the same text.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given several times.")
+    ] = None,
+    salt: Salt = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor fill the cache.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Run one prompt and print the text as it is written."""
+    from .commands.generate import run
+
+    raise typer.Exit(
+        run(
+            target,
+            prompt,
+            chat=chat,
+            system=system,
+            salt=salt,
+            as_json=json,
+            options={
+                "max_tokens": max_tokens,
+                "temperature": temperature,
+                "top_p": top_p,
+                "bypass_cache": no_cache,
+                **({} if seed is None else {"seed": seed}),
+                **({"stop": stop} if stop else {}),
+            },
+        )
+    )
+
+
+@app.command()
+def chat(
+    target: Target = DEFAULT_TARGET,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.7,
+    salt: Salt = None,
+) -> None:
+    """Talk to the model. The runtime keeps the conversation, so a turn computes only what is new."""
+    from .commands.chat import run
+
+    raise typer.Exit(run(target, system, salt, {"max_tokens": max_tokens, "temperature": temperature}))
+
+
+@app.command()
+def stats(target: Target = DEFAULT_TARGET, json: AsJson = False) -> None:
+    """What the runtime serves, its pool and its counters."""
+    from .commands.stats import run
+
+    raise typer.Exit(run(target, json))
+
+
+@app.command()
+def nodes(
+    target: Target = DEFAULT_TARGET,
+    salt: Annotated[str | None, typer.Option(metavar="TEXT", help="Only this namespace.", show_default="all")] = None,
+    head_tokens: Annotated[
+        int, typer.Option(metavar="N", min=0, max=256, help="Tokens of each node to show as text.")
+    ] = 16,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line instead of a tree.")] = False,
+) -> None:
+    """Draw the cached tree."""
+    from .commands.nodes import run
+
+    raise typer.Exit(run(target, salt, head_tokens, json))
+
+
+@app.command()
+def top(
+    target: Target = DEFAULT_TARGET,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Seconds between two looks.")
+    ] = 1.0,
+) -> None:
+    """Watch a runtime live. Ctrl-C ends it."""
+    from .commands.top import run
+
+    raise typer.Exit(run(target, interval))

@@ -1,0 +1,63 @@
+"""`agent-client generate`: one prompt, its text as it comes, what it cost on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from ..client import GenerationStream, RadixClient
+from ..prompts import Chat, Prompt
+from ..results import Delta, Generation
+from ..words import usage_line
+from .failures import USAGE, reported, say
+
+
+@reported
+def run(
+    target: str,
+    prompt: str | None,
+    *,
+    chat: bool,
+    system: str | None,
+    salt: str | None,
+    as_json: bool,
+    options: dict[str, Any],
+) -> int:
+    if prompt is None:
+        prompt = sys.stdin.read()
+    if not prompt:
+        say("the prompt is empty")
+        return USAGE
+    with RadixClient(target, salt=salt) as client, client.stream(_form(prompt, chat, system), **options) as stream:
+        if as_json:
+            print(json.dumps(_as_json(stream.result()), ensure_ascii=False, indent=2))
+            return 0
+        print_stream(stream)
+        print(usage_line(stream.result()), file=sys.stderr)
+    return 0
+
+
+def print_stream(stream: GenerationStream) -> None:
+    """The text of a stream on standard output, piece by piece, with a newline at its end."""
+    for event in stream:
+        if isinstance(event, Delta):
+            print(event.text, end="", flush=True)
+    print()
+
+
+def _form(prompt: str, chat: bool, system: str | None) -> Prompt:
+    if not chat and system is None:
+        return prompt
+    head = [] if system is None else [{"role": "system", "content": system}]
+    return Chat([*head, {"role": "user", "content": prompt}])
+
+
+def _as_json(generation: Generation) -> dict[str, Any]:
+    return {
+        "request_id": generation.request_id,
+        "choices": [asdict(choice) for choice in generation.choices],
+        "usage": asdict(generation.usage),
+        "timing": asdict(generation.timing),
+    }

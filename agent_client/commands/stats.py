@@ -1,0 +1,69 @@
+"""`agent-client stats`: the model, the pool and the counters, once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from ..client import RadixClient
+from ..results import CacheStats, ModelInfo
+from ..retry import RetryPolicy
+from ..words import bytes_, count, duration, share
+from .failures import reported
+
+
+@reported
+def run(target: str, as_json: bool) -> int:
+    with RadixClient(target, retry=RetryPolicy(max_attempts=1)) as client:
+        model, stats = client.model_info(), client.stats()
+    if as_json:
+        print(json.dumps({"model": asdict(model), "stats": asdict(stats)}, indent=2))
+        return 0
+    table = Table.grid(padding=(0, 2))
+    for label, value in rows(model, stats):
+        table.add_row(label, value)
+    Console(highlight=False).print(table)
+    return 0
+
+
+def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
+    """Label and value of everything worth a line."""
+    pool_bytes = stats.total_blocks * stats.block_size * model.kv_bytes_per_token
+    now = f"{stats.running_requests} running, {stats.waiting_requests} waiting"
+    return [
+        ("model", f"{model.model} ({model.architecture}, context {count(model.context_length)})"),
+        ("runs on", f"{model.device}, attention {model.attention_backend}, KV {model.kv_dtype}"),
+        ("KV a token", bytes_(model.kv_bytes_per_token)),
+        ("up", duration(stats.uptime_s)),
+        (
+            "requests",
+            f"{count(stats.requests_total)}, {now}",
+        ),
+        ("sessions", count(stats.sessions)),
+        ("cancelled, failed", f"{count(stats.cancelled_total)}, {count(stats.failed_total)}"),
+        ("prompt tokens", count(stats.prompt_tokens_total)),
+        ("  from the cache", f"{count(stats.hit_tokens_total)} ({share(hit_rate(stats))})"),
+        ("  computed", count(stats.computed_tokens_total)),
+        ("output tokens", count(stats.output_tokens_total)),
+        (
+            "pool",
+            f"{count(stats.total_blocks)} blocks of {stats.block_size} tokens, {bytes_(pool_bytes)}",
+        ),
+        ("  free", count(stats.free_blocks)),
+        ("  cached", f"{count(stats.cached_blocks)} (can be evicted)"),
+        ("  in use", count(stats.active_blocks)),
+        ("  unused slots", count(stats.unused_slots)),
+        ("tree", f"{count(stats.cached_tokens)} tokens in {count(stats.nodes)} nodes, {stats.max_depth} deep"),
+        ("namespaces", count(stats.namespaces)),
+        ("evicted tokens", count(stats.evicted_tokens_total)),
+        ("copied tokens", count(stats.copied_tokens_total)),
+        ("preemptions", count(stats.preemptions_total)),
+    ]
+
+
+def hit_rate(stats: CacheStats) -> float | None:
+    """Share of all prompt tokens that were found in the cache."""
+    return stats.hit_tokens_total / stats.prompt_tokens_total if stats.prompt_tokens_total else None

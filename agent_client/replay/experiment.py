@@ -1,0 +1,110 @@
+"""One trace, one or two runs, one report."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..aio import AsyncRadixClient
+from ..errors import RadixloopError
+from ..prompts import Prompt
+from ..traces import Trace
+from .driver import Driver
+from .options import ReplayOptions
+from .plan import PlannedSession, choose_sessions, plan
+from .records import CallRecord, Run
+from .summary import ratios, summarise
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Called as the experiment goes on: a run begins with so many calls ahead, a call came to its end."""
+
+    on_run: Callable[[str, int], None] = lambda name, calls: None
+    on_call: Callable[[CallRecord], None] = lambda record: None
+
+
+async def experiment(
+    client: AsyncRadixClient,
+    trace: Trace,
+    options: ReplayOptions,
+    *,
+    title: str,
+    runs: tuple[str, ...] = ("cached",),
+    sessions: int | None = None,
+    seed: int | None = None,
+    salt: str | None = None,
+    flush: bool = False,
+    hooks: Hooks | None = None,
+) -> dict[str, Any]:
+    """Replays `trace` once for each of `runs` ("cached", "no_cache") and returns the JSON-ready report.
+
+    Every run has a cache namespace of its own, so it starts cold, unless `salt` names one. `flush` empties the
+    runtime's whole cache before each run. Cancelling ends the run in progress and reports what there is.
+    Raises RadixloopError when the runtime cannot be asked what it serves.
+    """
+    hooks = hooks or Hooks()
+    model = await client.model_info()
+    options = replace(options, max_context=min(options.max_context or model.context_length, model.context_length))
+    planned = await _plan(client, trace, options, sessions, seed)
+    done: list[Run] = []
+    for name in runs:
+        hooks.on_run(name, sum(session.calls for session in planned))
+        if flush:
+            await client.flush(all_namespaces=True)
+        done.append(await _run(client, name, planned, options, salt or f"replay-{uuid.uuid4().hex[:12]}", hooks))
+        if done[-1].interrupted:
+            break
+    summaries = [summarise(run) for run in done]
+    by_name = {summary["name"]: summary for summary in summaries}
+    both = {"no_cache", "cached"} <= by_name.keys()
+    return {
+        "format": "radixloop-replay-report",
+        "version": REPORT_VERSION,
+        "trace": title,
+        "trace_format": trace.format,
+        "target": client.target,
+        "model": model.model,
+        "options": {**asdict(options), "sessions": sessions, "seed": seed, "salt": salt, "flush": flush},
+        "notes": list(trace.notes),
+        "runs": summaries,
+        "ratios": ratios(by_name["no_cache"], by_name["cached"]) if both else None,
+    }
+
+
+async def _plan(
+    client: AsyncRadixClient, trace: Trace, options: ReplayOptions, sessions: int | None, seed: int | None
+) -> list[PlannedSession]:
+    async def count_tokens(prompt: Prompt) -> int:
+        return (await client.tokenize(prompt)).count
+
+    # Replies of the model's own make other prompts than the recorded ones: those are measured as they come.
+    known_ahead = not (options.live_replies or options.server_sessions)
+    limit = options.max_context - options.output_tokens if known_ahead and options.max_context else None
+    return await plan(choose_sessions(trace, sessions, seed), trace, limit, count_tokens)
+
+
+async def _run(
+    client: AsyncRadixClient,
+    name: str,
+    planned: list[PlannedSession],
+    options: ReplayOptions,
+    salt: str,
+    hooks: Hooks,
+) -> Run:
+    before = await client.stats()
+    driver = Driver(client, options, salt=salt, use_cache=name != "no_cache", on_call=hooks.on_call)
+    run = await driver.run(name, planned)
+    try:
+        after = await client.stats()
+    except RadixloopError:
+        # The runtime went away during the run: what the calls noted is still worth reporting.
+        return run
+    run.evicted_tokens = after.evicted_tokens_total - before.evicted_tokens_total
+    run.copied_tokens = after.copied_tokens_total - before.copied_tokens_total
+    run.preemptions = after.preemptions_total - before.preemptions_total
+    return run

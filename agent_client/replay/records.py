@@ -1,0 +1,49 @@
+"""What the driver notes about each call."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from ..results import Timing, Usage
+
+
+@dataclass
+class CallRecord:
+    """One call. Times are seconds since the run's start, as the client saw them.
+
+    `turn` counts from 1; a branch goes on from the turn that it left.
+    """
+
+    session: str
+    turn: int
+    started_s: float
+    ended_s: float | None = None
+    ttft_s: float | None = None
+    itls_s: list[float] = field(default_factory=list)
+    prompt_ids: array[int] = field(default_factory=lambda: array("i"))
+    output_ids: array[int] = field(default_factory=lambda: array("i"))
+    usage: Usage = field(default_factory=Usage)
+    timing: Timing = field(default_factory=Timing)
+    error: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.ended_s is not None and self.error is None
+
+
+@dataclass
+class Run:
+    """Every call of one pass over the trace, in order of start."""
+
+    name: str
+    records: list[CallRecord] = field(default_factory=list)
+    wall_s: float = 0.0
+    # Calls that were not made: over the context limit, or after a failed call of their session.
+    skipped_calls: int = 0
+    cut_sessions: int = 0
+    interrupted: bool = False
+    # What the runtime counted meanwhile, in tokens (preemptions: requests).
+    evicted_tokens: int = 0
+    copied_tokens: int = 0
+    preemptions: int = 0

@@ -1,0 +1,101 @@
+"""A replay's report for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..words import count, seconds, share
+
+Row = tuple[str, Callable[[dict[str, Any]], str], str | None]
+
+
+def _three(run: dict[str, Any], stem: str) -> str:
+    return " / ".join(seconds(run[f"{stem}_{p}_s"]) for p in ("p50", "p95", "p99"))
+
+
+# Label, how a run shows it, and the key of the ratio beside it.
+_ROWS: tuple[Row, ...] = (
+    ("calls", lambda r: count(r["calls"]), None),
+    ("sessions", lambda r: count(r["sessions"]), None),
+    ("input tokens", lambda r: count(r["input_tokens"]), None),
+    ("  from the cache", lambda r: count(r["cached_tokens"]), None),
+    ("  computed", lambda r: count(r["computed_tokens"]), "computed_tokens"),
+    ("hit rate", lambda r: share(r["hit_rate"]), None),
+    ("  infinite cache", lambda r: share(r["ideal_hit_rate"]), None),
+    ("  share of that", lambda r: share(r["share_of_ideal"]), None),
+    ("output tokens", lambda r: count(r["output_tokens"]), None),
+    ("TTFT p50/p95/p99", lambda r: _three(r, "ttft"), "ttft_p50_s"),
+    ("  first calls p50", lambda r: seconds(r["ttft_first_p50_s"]), "ttft_first_p50_s"),
+    ("  later calls", lambda r: _three(r, "ttft_later"), "ttft_later_p50_s"),
+    ("ITL p50/p95/p99", lambda r: _three(r, "itl"), "itl_p50_s"),
+    ("output tokens/s", lambda r: f"{r['output_tokens_per_s'] or 0:,.1f}", "output_tokens_per_s"),
+    ("prefill, all calls", lambda r: seconds(r["prefill_s"]), "prefill_s"),
+    ("  saved, about", lambda r: seconds(r["saved_prefill_s"]), None),
+    ("wall time", lambda r: seconds(r["wall_s"]), "wall_s"),
+)
+
+
+def print_report(console: Console, report: dict[str, Any], per_turn: bool) -> None:
+    """The table of every run, side by side, then what went wrong, then the turns."""
+    runs, compared = report["runs"], report["ratios"]
+    table = Table(title=f"{report['trace']} on {report['model']}", title_justify="left", pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for run in runs:
+        table.add_column(run["name"].replace("_", " "), justify="right", no_wrap=True)
+    if compared:
+        table.add_column("ratio", justify="right", no_wrap=True)
+    for label, show, key in _ROWS:
+        cells = [label, *(show(run) for run in runs)]
+        if compared:
+            ratio = compared.get(key) if key else None
+            cells.append(f"{ratio:,.2f}x" if ratio is not None else "")
+        table.add_row(*cells)
+    console.print(table)
+    for run in runs:
+        _print_troubles(console, run)
+    if per_turn:
+        for run in runs:
+            console.print(_turn_table(run, len(runs) > 1))
+
+
+def _print_troubles(console: Console, run: dict[str, Any]) -> None:
+    if run["cut_sessions"] or run["skipped_calls"]:
+        console.print(
+            f"{run['name']}: {count(run['skipped_calls'])} calls were not made"
+            + (f"; {run['cut_sessions']} sessions outgrew the context" if run["cut_sessions"] else "")
+        )
+    if run["evicted_tokens"] or run["preemptions"]:
+        console.print(
+            f"{run['name']}: {count(run['evicted_tokens'])} tokens evicted, {run['preemptions']} requests preempted"
+        )
+    if run["interrupted"]:
+        console.print(Text(f"{run['name']}: interrupted; the figures cover what had finished", style="yellow"))
+    if run["errors"]:
+        console.print(Text(f"{run['name']}: {run['errors']} calls failed", style="bold red"))
+        for message in run["error_messages"]:
+            console.print(Text(f"  {message}"))
+
+
+def _turn_table(run: dict[str, Any], named: bool) -> Table:
+    title = f"By turn, {run['name'].replace('_', ' ')}" if named else "By turn"
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    headings: Sequence[str] = ("turn", "calls", "input", "computed", "hit rate", "ideal", "TTFT p50", "TTFT p95")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for turn in run["turns"]:
+        table.add_row(
+            count(turn["turn"]),
+            count(turn["calls"]),
+            count(turn["input_tokens"]),
+            count(turn["computed_tokens"]),
+            share(turn["hit_rate"]),
+            share(turn["ideal_hit_rate"]),
+            seconds(turn["ttft_p50_s"]),
+            seconds(turn["ttft_p95_s"]),
+        )
+    return table

@@ -69,8 +69,8 @@ def _header(view: RuntimeView) -> Panel:
 
 
 def _life(view: RuntimeView) -> Iterator[str]:
-    if address := view.registration.get("address"):
-        yield address
+    if target := view.registration.get("grpc"):
+        yield target
     if started := view.number("started_at"):
         yield f"up {duration(view.read_at - started)}"
     yield f"lease {duration(view.lease_left_s)} left of {duration(view.number('lease_s'))}"
@@ -103,7 +103,7 @@ def _pool_line(view: RuntimeView) -> Text:
 
 
 def _reuse(view: RuntimeView) -> Iterator[str]:
-    asked = view.number("prompt_tokens") or view.number("lookup_tokens")
+    asked = view.number("lookup_tokens")
     if asked:
         found = view.number("hit_tokens")
         yield f"{100 * found / asked:.1f} % of {int(asked):,} prompt tokens were cached"

@@ -74,6 +74,7 @@ class _Taken:
     stats: StoreStats | None
     stats_cost_s: float
     clock_s: float
+    monotonic_s: float
     unix_s: float
 
 
@@ -204,14 +205,14 @@ class RedisPublisher:
         begun = time.monotonic()
         stats = store.stats() if begun >= self._stats_due else None
         cost = time.monotonic() - begun
-        return _Taken(upserted, removed, stats, cost, self._clock(), time.time())
+        return _Taken(upserted, removed, stats, cost, self._clock(), time.monotonic(), time.time())
 
     def _absorb(self, taken: _Taken) -> None:
         self._mirror.apply(taken.upserted, taken.removed, taken.unix_s - taken.clock_s)
         if taken.stats is not None:
             self._stats = taken.stats
             self._stats_due = time.monotonic() + taken.stats_cost_s / _STATS_SHARE
-        self._taken_at = time.monotonic()
+        self._taken_at = taken.monotonic_s
         self._taken_unix_s = taken.unix_s
 
     def _publish(self) -> None:

@@ -77,7 +77,7 @@ def publish(client: redis.Redis, runtime_id: str, *nodes: NodeRecord) -> None:
     client.sadd(RUNTIMES_KEY, runtime_id)
     client.hset(keys.registration, mapping={"model": "tiny", "lease_s": "10"})
     client.pexpire(keys.registration, 10_000)
-    client.hset(keys.stats, mapping={"prompt_tokens": 200, "hit_tokens": 150})
+    client.hset(keys.stats, mapping={"lookup_tokens": 200, "hit_tokens": 150})
     client.hset(keys.sessions, "s", "{}")
     for one in nodes:
         client.hset(keys.nodes, str(one.id), one.to_json())
@@ -211,7 +211,7 @@ def test_header_tells_pool_and_reuse() -> None:
         "cached_blocks": "160",
         "free_blocks": "200",
         "cached_tokens": "3000",
-        "prompt_tokens": "2000",
+        "lookup_tokens": "2000",
         "hit_tokens": "1900",
     }
     text = "\n".join(drawn([view(node(1), **stats)], width=200))

@@ -1,0 +1,341 @@
+"""Prometheus metrics: the engine's and the store's own books, read when somebody scrapes."""
+
+from __future__ import annotations
+
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from importlib.metadata import version as installed_version
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from radix import StoreStats
+from runtime.config import BadConfig
+from runtime.engine import Engine
+from runtime.events import RequestRecord
+from runtime.histograms import LATENCY_S, TOKEN_GAP_S, TOKENS, Histogram
+from runtime.loaded_model import ModelInfo
+from runtime.publisher import PublisherStatus
+
+# A scrape must answer while the engine is in a long step: the pool's figures are then those of the scrape before.
+_STORE_WAIT_S = 0.25
+
+
+class RuntimeMetrics:
+    """The metrics of one runtime, in a registry of its own.
+
+    Args:
+        sessions: how many are open; called from the scraping thread.
+        publisher: how publishing to Redis goes; None where nothing is published.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        info: ModelInfo,
+        *,
+        sessions: Callable[[], int],
+        publisher: Callable[[], PublisherStatus] | None = None,
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_RuntimeCollector(engine, info, sessions, publisher))
+        ProcessCollector(registry=self.registry)
+
+    def serve(self, host: str, port: int) -> MetricsServer:
+        """Answer `http://host:port/metrics`; port 0 takes a free one. Raises BadConfig where the port is taken."""
+        try:
+            return MetricsServer(*start_http_server(port, host, self.registry))
+        except OSError as error:
+            raise BadConfig("metrics_port", f"{port}: {error.strerror or error}") from None
+
+
+class MetricsServer:
+    """The HTTP side of the metrics, in a thread of its own."""
+
+    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
+        self._server = server
+        self._thread = thread
+        self.port = int(server.server_port)
+
+    def close(self) -> None:
+        """Stop answering. Idempotent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _RuntimeCollector(Collector):
+    def __init__(
+        self,
+        engine: Engine,
+        info: ModelInfo,
+        sessions: Callable[[], int],
+        publisher: Callable[[], PublisherStatus] | None,
+    ) -> None:
+        self._engine = engine
+        self._info = info
+        self._sessions = sessions
+        self._publisher = publisher
+        self._requests = RequestHistograms()
+        engine.on_finished.append(self._requests.record)
+        self._store = _LastKnownStats(engine)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._what_runs()
+        yield from self._engine_books()
+        stats, age_s = self._store.read()
+        if stats is not None:
+            yield from _pool(stats)
+            yield _gauge("pool_stats_age_seconds", "How old the figures of pool and tree are.", age_s)
+        yield from self._requests.families()
+        if self._publisher is not None:
+            yield from _redis(self._publisher())
+
+    def describe(self) -> Iterator[Metric]:
+        # Registration must not wait for an engine that does not run yet.
+        return iter(())
+
+    def _what_runs(self) -> Iterator[Metric]:
+        info = self._info
+        yield InfoMetricFamily(
+            "radixloop_build",
+            "Versions.",
+            {"version": installed_version("radixloop"), "python": platform.python_version()},
+        )
+        yield InfoMetricFamily(
+            "radixloop_model",
+            "The model that is served.",
+            {
+                "model": info.name,
+                "architecture": info.architecture,
+                "dtype": info.dtype,
+                "kv_dtype": info.kv_dtype,
+                "device": info.device,
+                "attention_backend": info.attention_backend,
+                "fingerprint": info.fingerprint,
+            },
+        )
+        yield _gauge("kv_bytes_per_token", "Bytes of KV that one token takes.", info.kv_bytes_per_token)
+        yield _gauge("engine_up", "1 while the engine's thread runs.", int(self._engine.alive))
+
+    def _engine_books(self) -> Iterator[Metric]:
+        books = self._engine.counters
+        # Read before the queries: a request that is admitted meanwhile cannot make hits exceed them.
+        hits, queries = books.hit_tokens, books.lookup_tokens
+        yield _counter(
+            "prefix_cache_queries_tokens",
+            "Prompt tokens that were looked up in the cache. Means what vllm:prefix_cache_queries_total does.",
+            queries,
+        )
+        yield _counter(
+            "prefix_cache_hits_tokens",
+            "Of these, tokens that were found. Means what vllm:prefix_cache_hits_total does.",
+            hits,
+        )
+        yield _counter(
+            "prompt_tokens",
+            "Prompt tokens of all requests that were admitted. Means what vllm:prompt_tokens_total does.",
+            books.prompt_tokens,
+        )
+        yield _counter(
+            "computed_prompt_tokens",
+            "Prompt tokens that went through a forward pass: those not cached, and again those lost to a preemption.",
+            books.computed_tokens,
+        )
+        yield _counter(
+            "generation_tokens",
+            "Tokens generated. Means what vllm:generation_tokens_total does.",
+            books.output_tokens,
+        )
+        requests = CounterMetricFamily(
+            "radixloop_requests",
+            "Requests that ended, by outcome; refused ones were never queued. "
+            'outcome="finished" means what the sum of vllm:request_success_total does.',
+            labels=["outcome"],
+        )
+        for outcome in ("finished", "cancelled", "failed", "refused"):
+            requests.add_metric([outcome], getattr(books, outcome))
+        yield requests
+        yield _counter(
+            "preemptions",
+            "Times that a request was put back into the queue for want of blocks. "
+            "Means what vllm:num_preemptions_total does.",
+            books.preemptions,
+        )
+        yield _counter("engine_steps", "Forward passes.", books.steps)
+        yield _gauge(
+            "requests_running",
+            "Choices that are being computed. Means what vllm:num_requests_running does.",
+            books.running,
+        )
+        yield _gauge(
+            "requests_waiting",
+            "Choices in the queue. Means what vllm:num_requests_waiting does.",
+            books.waiting,
+        )
+        yield _gauge("sessions", "Open sessions.", self._sessions())
+
+
+class RequestHistograms:
+    """What is known of a request when it ends."""
+
+    def __init__(self) -> None:
+        self._ttft = Histogram(
+            "radixloop_time_to_first_token_seconds",
+            "From arrival to the first token. Means what vllm:time_to_first_token_seconds does.",
+            LATENCY_S,
+        )
+        self._queue = Histogram(
+            "radixloop_request_queue_seconds",
+            "From arrival to first admission. Means what vllm:request_queue_time_seconds does.",
+            LATENCY_S,
+        )
+        self._prefill = Histogram(
+            "radixloop_request_prefill_seconds",
+            "From first admission to the end of the prompt's last forward pass. "
+            "Means what vllm:request_prefill_time_seconds does.",
+            LATENCY_S,
+        )
+        self._itl = Histogram(
+            "radixloop_inter_token_latency_seconds",
+            "Between two tokens of a choice. Means what vllm:inter_token_latency_seconds does.",
+            TOKEN_GAP_S,
+        )
+        self._total = Histogram(
+            "radixloop_request_seconds",
+            "From arrival to the end, of requests that finished. Means what vllm:e2e_request_latency_seconds does.",
+            LATENCY_S,
+        )
+        self._prompt = Histogram(
+            "radixloop_request_prompt_tokens",
+            "Length of the prompt. Means what vllm:request_prompt_tokens does.",
+            TOKENS,
+        )
+        self._computed = Histogram(
+            "radixloop_request_computed_tokens",
+            "Prompt tokens that were computed, not cached. Means what vllm:request_prefill_kv_computed_tokens does.",
+            TOKENS,
+        )
+        self._output = Histogram(
+            "radixloop_request_generation_tokens",
+            "Tokens generated, over all choices. Means what vllm:request_generation_tokens does.",
+            TOKENS,
+        )
+
+    def record(self, record: RequestRecord) -> None:
+        """Count a request that ended. A stage that it never got through is not counted."""
+        usage, timing = record.usage, record.timing
+        finished = record.outcome == "finished"
+        self._itl.observe(record.itls)
+        if finished or usage.output_tokens:
+            self._queue.observe([timing.queue_s])
+            self._prefill.observe([timing.prefill_s])
+            self._prompt.observe([usage.prompt_tokens])
+            self._computed.observe([usage.computed_tokens])
+        if usage.output_tokens:
+            self._ttft.observe([timing.ttft_s])
+        if finished:
+            self._total.observe([timing.total_s])
+            self._output.observe([usage.output_tokens])
+
+    def families(self) -> Iterator[Metric]:
+        """All of them, for a scrape."""
+        for histogram in (
+            self._ttft,
+            self._queue,
+            self._prefill,
+            self._itl,
+            self._total,
+            self._prompt,
+            self._computed,
+            self._output,
+        ):
+            yield histogram.family()
+
+
+class _LastKnownStats:
+    """The store's figures, fresh where the engine answers soon, else the last ones."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._pending: Future[tuple[StoreStats, float]] | None = None
+        self._stats: StoreStats | None = None
+        self._read_at = 0.0
+
+    def read(self) -> tuple[StoreStats | None, float]:
+        """The figures and their age in seconds; None before the engine answered for the first time."""
+        with self._lock:
+            # What an earlier scrape asked for and did not wait for is old by now, but better than nothing.
+            self._collect(0)
+            if self._pending is None:
+                self._pending = self._engine.call(lambda store: (store.stats(), time.monotonic()))
+            self._collect(_STORE_WAIT_S)
+            return self._stats, time.monotonic() - self._read_at
+
+    def _collect(self, timeout_s: float) -> None:
+        if self._pending is None or self._pending not in wait([self._pending], timeout=timeout_s).done:
+            return
+        # An engine that has stopped answers with an error; its last figures stay.
+        if self._pending.exception() is None:
+            self._stats, self._read_at = self._pending.result()
+        self._pending = None
+
+
+def _pool(stats: StoreStats) -> Iterator[Metric]:
+    blocks = GaugeMetricFamily(
+        "radixloop_pool_blocks",
+        "KV blocks by state: free, active (held by running requests), cached (held by the tree alone, can be evicted).",
+        labels=["state"],
+    )
+    for state in ("free", "active", "cached"):
+        blocks.add_metric([state], getattr(stats, f"{state}_blocks"))
+    yield blocks
+    yield _gauge("pool_block_size_tokens", "Token slots a block.", stats.block_size)
+    yield _gauge(
+        "pool_usage_ratio",
+        "Share of the blocks that running requests hold. Means what vllm:kv_cache_usage_perc does.",
+        stats.active_blocks / stats.total_blocks,
+    )
+    yield _gauge(
+        "pool_unused_slots",
+        "Fragmentation: token slots of active and cached blocks that hold no token of their own.",
+        stats.unused_slots,
+    )
+    yield _gauge("cached_tokens", "Tokens in the tree.", stats.cached_tokens)
+    yield _gauge("tree_nodes", "Nodes of the tree.", stats.nodes)
+    yield _gauge("tree_depth_nodes", "Nodes on the tree's longest path.", stats.max_depth)
+    yield _gauge("tree_namespaces", "Namespaces with something cached.", stats.namespaces)
+    yield _gauge(
+        "open_sequences", "Sequences that hold blocks, running ones and those between two steps.", stats.open_sequences
+    )
+    yield _counter("evicted_tokens", "Tokens evicted from the tree.", stats.evicted_tokens)
+    yield _counter("evicted_blocks", "Blocks that came free by eviction.", stats.evicted_blocks)
+    yield _counter(
+        "copied_tokens", "Tokens copied to a fresh block because a match ended inside one.", stats.copied_tokens
+    )
+
+
+def _redis(status: PublisherStatus) -> Iterator[Metric]:
+    yield _gauge("redis_up", "1 while the last attempt to publish to Redis succeeded.", int(status.up))
+    yield _gauge("redis_lag_seconds", "How long Redis has been behind the engine.", status.lag_s)
+    yield _counter("redis_outages", "Times that publishing to Redis began to fail.", status.outages)
+    yield _counter("redis_rewrites", "Times that everything was written to Redis anew.", status.rewrites)
+    yield _counter(
+        "redis_dropped_events",
+        "Tree events that a single snapshot event stands for in the event stream.",
+        status.dropped_events,
+    )
+
+
+def _counter(name: str, documentation: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"radixloop_{name}", documentation, value)
+
+
+def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"radixloop_{name}", documentation, value)

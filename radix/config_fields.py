@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from radix.errors import RadixError
+from radix.gguf_config import MAGIC, BadGguf, gguf_config
 
 # Where multimodal models keep the config of their language model.
 _NESTED = ("text_config", "llm_config", "language_config")
@@ -56,7 +57,7 @@ class Fields:
 
 
 def read_config(model: str) -> Fields:
-    """Read a config from a folder with a config.json, a JSON file, or inline JSON that starts with a brace.
+    """Read a config from a folder with a config.json, a JSON file, a GGUF file, or inline JSON.
 
     Raises:
         ConfigError: not there, not JSON, or no object.
@@ -73,9 +74,14 @@ def read_config(model: str) -> Fields:
             f"{model}: no such file or folder (hub names are not looked up: give a folder on this machine)"
         )
     try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) == MAGIC:
+                return Fields(gguf_config(path), str(path))
         text = path.read_text(encoding="utf-8")
+    except BadGguf as bad:
+        raise ConfigError(f"{path}: {bad}") from None
     except (OSError, UnicodeDecodeError) as failed:
-        raise ConfigError(f"{path}: not readable as text ({failed})") from None
+        raise ConfigError(f"{path}: cannot be read as a config ({failed})") from None
     return _decode(text, str(path))
 
 

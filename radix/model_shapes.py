@@ -83,7 +83,7 @@ class ModelShape:
 
 
 def model_shape(model: str) -> ModelShape:
-    """Return the shape of a model: a folder with config.json, a JSON file, or inline JSON.
+    """Return the shape of a model: a folder with config.json, a JSON or GGUF file, or inline JSON.
 
     Raises:
         ConfigError: unreadable, or a field that is missing, contradicts another or is not understood.
@@ -149,7 +149,7 @@ def _heads(fields: Fields, name: str, layers: int, query_heads: int, layer_windo
         layers=layers,
         query_heads=query_heads,
         kv_heads=most,
-        kv=f"{most if most == fewest else f'{fewest}-{most}'} heads x {key_dim}"
+        kv=f"{most if most == fewest else f'{fewest}-{most}'} {'head' if most == 1 else 'heads'} x {key_dim}"
         + (f", {global_dim} in full layers" if global_dim else ""),
         groups=groups,
         query_heads_values=sum(query_heads * dims[i] for i in range(own)),

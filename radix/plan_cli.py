@@ -30,7 +30,9 @@ def plan(
     model: Annotated[
         list[str],
         typer.Option(
-            metavar="DIR|FILE", show_default=False, help="A model's folder or config.json. Repeat it to compare."
+            metavar="DIR|FILE",
+            show_default=False,
+            help="A model's folder, config.json or GGUF file. Repeat it to compare.",
         ),
     ] = [],  # noqa: B006
     config: Annotated[
@@ -60,7 +62,8 @@ def plan(
 ) -> None:
     """Say how many bytes of KV cache a token of a model takes, and how much agent work fits a memory.
 
-    Everything follows from the model's config; no weights are read. MHA, GQA, MLA and sliding windows are understood.
+    Everything follows from the model's config.json or GGUF header; no weights are read. MHA, GQA, MLA and sliding
+    windows are understood.
 
     Examples:
 

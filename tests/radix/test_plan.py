@@ -204,7 +204,7 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         "": "the folder has no config.json",
         "broken.json": "not JSON at line 2, column 2",
         "list.json": "no JSON object",
-        "weights.bin": "not readable as text",
+        "weights.bin": "cannot be read as a config",
     }.items():
         path = str(tmp_path / name)
         with pytest.raises(ConfigError, match=message) as caught:

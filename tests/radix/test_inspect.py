@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +15,13 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from radix import StoreStats
 from radix.inspect import NamespaceNotFound, RuntimeNotFound, RuntimeView, build_forest, read_runtimes
 from radix.inspect_cli import inspect
 from radix.inspect_render import Cut, duration, printable, render, rows_that_fit
 from radix.metadata_client import connect
 from radix.metadata_schema import RUNTIMES_KEY, NodeRecord, RuntimeKeys, flat, namespace_label
+from runtime.counters import EngineCounters
 from runtime.embedded_redis import EmbeddedRedis
 
 NOW = 1_800_000_000.0
@@ -282,3 +286,13 @@ def test_a_foreign_value_is_named(client: redis.Redis, server: EmbeddedRedis) ->
     result = CliRunner().invoke(app, ["--redis", server.url])
     assert result.exit_code == 1
     assert "field 5 of radixloop:v1:{rt-1}:nodes" in result.stderr
+
+
+def test_the_documentation_names_every_key_and_member() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "metadata.md").read_text(encoding="utf-8")
+    for key in (RUNTIMES_KEY, *RuntimeKeys.of("ID", "INCARNATION").all()):
+        assert f"| `{key}` |" in text, key
+    for member in dataclasses.fields(NodeRecord):
+        assert member.name == "id" or f"`{member.name}`" in text, member.name
+    for counter in (*dataclasses.fields(StoreStats), *dataclasses.fields(EngineCounters)):
+        assert f"`{counter.name}`" in text, counter.name

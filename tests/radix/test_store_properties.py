@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from radix import Namespace, OutOfBlocks, PrefixStore, Sequence
 
@@ -181,7 +188,9 @@ class StoreMachine(RuleBasedStateMachine):
             found = [self.slots[int(seq.table[p // self.block_size])][p % self.block_size] for p in range(seq.length)]
             assert found == hashes, "a block table points at slots that hold something else"
             if seq.node is not None:
-                assert self.store.match(model.tokens[: seq.length], seq.namespace) == seq.length, "a live prefix was lost"
+                assert self.store.match(model.tokens[: seq.length], seq.namespace) == seq.length, (
+                    "a live prefix was lost"
+                )
 
     @invariant()
     def changes_rebuild_the_tree(self) -> None:

@@ -111,7 +111,7 @@ class ChatRenderer:
             if after[0]["role"] != "tool" or not self.abilities.tool_calls:
                 raise
             text = self._turn(sentinel, [*before, _calling(sentinel, after)], after, offered, kwargs)
-            text = self._from_end_token(text)
+            text = self._from_end_token(text, last_token)
         ids = self._continuation_ids(text)
         opening = ids[:_CLOSING_TOKENS]
         if last_token in opening and last_token in self._end_tokens():
@@ -138,15 +138,19 @@ class ChatRenderer:
                 )
         return self._after(sentinel, self._write([*told, *after], tools, kwargs, True))
 
-    def _from_end_token(self, text: str) -> str:
-        """The text from the model's end token on: before it comes the rest of a sample call."""
-        end = self._tokenizer.eos_token
-        if not end or end not in text:
-            raise TemplateRefused(
-                "the model's chat template does not end a tool call with the model's end token, so no result can be "
-                "appended to the session; send the whole conversation without a session"
-            )
-        return text[text.index(end) :]
+    def _from_end_token(self, text: str, last_token: int | None) -> str:
+        """The text from the token on that ends a reply: before it comes the rest of a sample call."""
+        # A model may end a call with another token than its answers.
+        ends = [self._tokenizer.eos_token]
+        if last_token in special_token_ids(self._tokenizer):
+            ends.insert(0, self._tokenizer.convert_ids_to_tokens(last_token))
+        for end in ends:
+            if end and end in text:
+                return text[text.index(end) :]
+        raise TemplateRefused(
+            "the model's chat template does not end a tool call with an end token of the model, so no result can be "
+            "appended to the session; send the whole conversation without a session"
+        )
 
     def _require_template(self) -> None:
         if not self.has_template:
@@ -166,8 +170,7 @@ class ChatRenderer:
     def _write(
         self, messages: list[Message], tools: list[dict[str, Any]], kwargs: dict[str, Any], generation_prompt: bool
     ) -> str:
-        if tools or any(message["role"] == "tool" or "tool_calls" in message for message in messages):
-            messages, tools = adapt(messages, tools, self.abilities)
+        messages, tools = adapt(messages, tools, self.abilities)
         return self._apply(messages, tools, kwargs, generation_prompt)
 
     def _apply(

@@ -24,6 +24,8 @@ _TOOLS_INTRO = (
 class TemplateAbilities:
     """What of a chat a template writes into the prompt, found out by rendering marked samples."""
 
+    # Templates of models that also see images may read content as a list of parts only, and drop plain text.
+    content_as_parts: bool
     system_role: bool
     tools: bool
     tool_calls: bool
@@ -35,14 +37,14 @@ class TemplateAbilities:
 def probe_abilities(render: Render) -> TemplateAbilities:
     """Find out what the template behind `render` can express."""
 
-    def shows(marks: list[str], messages: list[Message], tools: list[dict[str, Any]]) -> bool:
-        try:
-            text = render(messages, tools)
-        except TemplateRefused:
-            return False
-        return all(mark in text for mark in marks)
+    user: Message = {"role": "user", "content": "markedquestion"}
+    as_parts = not _shows(render, ["markedquestion"], [user], []) and _shows(
+        render, ["markedquestion"], [_content_as_parts(user)], []
+    )
 
-    user: Message = {"role": "user", "content": "question"}
+    def shows(marks: list[str], messages: list[Message], tools: list[dict[str, Any]]) -> bool:
+        return _shows(render, marks, [_content_as_parts(m) for m in messages] if as_parts else messages, tools)
+
     schema = {"type": "object", "properties": {"place": {"type": "string", "description": "where"}}}
     tool = {"type": "function", "function": {"name": "markedtool", "description": "marked", "parameters": schema}}
     result: Message = {"role": "tool", "name": "markedtool", "tool_call_id": "call00001", "content": "markedresult"}
@@ -64,6 +66,7 @@ def probe_abilities(render: Render) -> TemplateAbilities:
     spoken: Message = {"role": "assistant", "content": "answer"}
     called = with_object if takes_object else with_text if takes_text else spoken
     return TemplateAbilities(
+        content_as_parts=as_parts,
         system_role=shows(["markedsystem"], [{"role": "system", "content": "markedsystem"}, user], []),
         tools=shows(["markedtool"], [user], [tool]),
         tool_calls=takes_object or takes_text,
@@ -85,7 +88,21 @@ def adapt(
     if tools and not abilities.tools:
         messages = _tools_as_text(messages, tools, abilities.system_role)
         tools = []
+    if abilities.content_as_parts:
+        messages = [_content_as_parts(message) for message in messages]
     return messages, tools
+
+
+def _shows(render: Render, marks: list[str], messages: list[Message], tools: list[dict[str, Any]]) -> bool:
+    try:
+        text = render(messages, tools)
+    except TemplateRefused:
+        return False
+    return all(mark in text for mark in marks)
+
+
+def _content_as_parts(message: Message) -> Message:
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
 
 def _calls_as_text(message: Message) -> Message:

@@ -55,6 +55,12 @@ FORGETFUL = (
     "{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# Reads content as a list of parts, as templates of models that see images do.
+PARTS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 LAST_ONLY = "<|im_start|>user\n{{ messages[-1].content }}<|im_end|>\n<|im_start|>assistant\n"
 SYSTEM_FIRST = (
     "{% for m in messages if m.role == 'system' %}<|im_start|>system\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -291,7 +297,12 @@ def test_text_parts_are_joined() -> None:
     assert renderer(PLAIN).render([{"role": "user", "content": parts}]) == renderer(PLAIN).render([USER])
 
 
-@pytest.mark.parametrize("template", [PLAIN, NATIVE, TEXT_ARGUMENTS, FORGETFUL])
+def test_text_is_given_in_parts_where_the_template_reads_nothing_else() -> None:
+    for messages in ([SYSTEM, USER], [USER, CALLING, RESULT]):
+        assert renderer(PARTS).render(messages, [TOOL]) == renderer(PLAIN).render(messages, [TOOL])
+
+
+@pytest.mark.parametrize("template", [PLAIN, NATIVE, TEXT_ARGUMENTS, FORGETFUL, PARTS])
 @pytest.mark.parametrize("new", [[USER], [RESULT], [RESULT, RESULT, USER]], ids=["user", "tool", "mixed"])
 def test_a_turn_is_what_the_whole_chat_has_behind_the_reply(template: str, new: list[dict[str, Any]]) -> None:
     own = tokenizer(template)
@@ -328,6 +339,14 @@ def test_a_result_is_appended_where_the_template_wants_a_call_before_it() -> Non
     assert ChatRenderer(own).encode_turn([USER], two[:1], [TOOL], None, own.eos_token_id).tolist() == turn[1:]
     with pytest.raises(TemplateRefused, match="no call!"):
         ChatRenderer(own).encode_turn([USER], two, [TOOL])
+
+
+def test_a_call_may_end_with_another_token_than_an_answer() -> None:
+    own = tokenizer(PAIRED.replace("eos_token", "'<|endoftext|>'"))
+    end_of_call = own.convert_tokens_to_ids("<|endoftext|>")
+    assert own.decode(ChatRenderer(own).encode_turn([USER], [RESULT], [TOOL], None, end_of_call)) == "[TOOL]a.txt"
+    with pytest.raises(TemplateRefused, match="does not end a tool call"):
+        ChatRenderer(own).encode_turn([USER], [RESULT], [TOOL], None, None)
 
 
 def test_results_in_a_turn_become_user_messages_where_there_is_no_tool_role() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from radix.errors import InvalidArgument
 from radix.model_shapes import ModelShape
+from radix.sizes import format_bytes
 
 BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
 _ALIASES = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8"}
@@ -65,8 +66,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.blocks < 1:
             raise InvalidArgument(
-                f"memory is {self.memory} bytes: one block of {self.block_size} tokens of {self.shape.name} takes "
-                f"{self.block_bytes}"
+                f"memory is {format_bytes(self.memory)}: one block of {self.block_size} tokens of {self.shape.name} "
+                f"takes {format_bytes(self.block_bytes)}"
             )
 
     @property

@@ -10,7 +10,7 @@ import typer
 
 from radix.errors import InvalidArgument
 from radix.output import JSON_HELP, check_json_target, write_json
-from radix.sizes import format_tokens, parse_capacity
+from radix.sizes import format_tokens, parse_capacity, short_count
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -171,6 +171,7 @@ def _warn(trace: Trace) -> None:
 
 
 def _print_table(console: Any, runs: list[Run], name_policy: bool) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     if not runs:
@@ -181,33 +182,24 @@ def _print_table(console: Any, runs: list[Run], name_policy: bool) -> None:
         f"{first.calls:,} calls, {first.input_tokens:,} input tokens, blocks of {first.block_size}",
         highlight=False,
     )
-    table = Table()
-    for name in (
-        "capacity",
-        *(["policy"] if name_policy else []),
-        "hit rate",
-        "ideal",
-        "evicted",
-        "too long",
-        "seconds",
-    ):
-        table.add_column(name, justify="left" if name == "policy" else "right")
-    table.add_column("µs a call", justify="right")
-    for run in runs:
-        table.add_row(
-            format_tokens(run.capacity_tokens),
-            *([run.policy] if name_policy else []),
-            f"{run.hit_rate:.3%}",
-            f"{run.ideal_hit_rate:.3%}",
-            f"{run.evicted_tokens:,}",
-            f"{run.refused_calls:,}",
-            f"{run.seconds:.2f}",
-            f"{run.us_per_call:.1f}",
-        )
+    columns: dict[str, list[str]] = {"capacity": [format_tokens(run.capacity_tokens) for run in runs]}
+    if name_policy:
+        columns["policy"] = [run.policy for run in runs]
+    columns["hit rate"] = [f"{run.hit_rate:.3%}" for run in runs]
+    columns["ideal"] = [f"{run.ideal_hit_rate:.3%}" for run in runs]
+    columns["evicted"] = [short_count(run.evicted_tokens) for run in runs]
+    refused = any(run.refused_calls for run in runs)
+    if refused:
+        columns["too long"] = [f"{run.refused_calls:,}" for run in runs]
+    columns["seconds"] = [f"{run.seconds:.2f}" for run in runs]
+    columns["µs a call"] = [f"{run.us_per_call:.1f}" for run in runs]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     console.print(table)
-    console.print(
-        "hit rate: cached / input tokens. ideal: by a cache that never forgets. evicted: tokens.\n"
-        "too long: calls longer than the capacity, kept only as far as they fit.",
-        style="dim",
-        highlight=False,
-    )
+    explained = "hit rate: cached / input tokens. ideal: of a cache that never forgets.\nevicted: tokens."
+    if refused:
+        explained += " too long: calls longer than the capacity, kept only as far as they fit."
+    console.print(explained, style="dim", highlight=False)

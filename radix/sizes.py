@@ -65,5 +65,13 @@ def format_tokens(count: int | None) -> str:
     return "inf" if count is None else f"{count:,}"
 
 
+def short_count(count: int) -> str:
+    """Return a count in four digits or fewer: 138841600 is "138.8M"."""
+    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:.1f}{letter}"
+    return str(count)
+
+
 def _decimals(value: float) -> str:
     return f"{value:,.2f}".rstrip("0").rstrip(".")

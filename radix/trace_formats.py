@@ -177,25 +177,26 @@ class _Tokens(Reader):
 
 @dataclass(frozen=True)
 class Format:
-    """How a format is recognised, by keys of its first line, and read."""
+    """How a format is recognised, by one of these sets of keys in its first line, and read."""
 
-    keys: tuple[str, ...]
+    keys: tuple[set[str], ...]
     reader: Callable[[Trace, int | None, int | None], Reader]
 
 
 FORMATS = {
-    "claude-code": Format(("requests",), _ClaudeCode),
-    "mooncake": Format(("hash_ids", "input_length"), _Mooncake),
-    "tokens": Format(("session",), _Tokens),
+    "claude-code": Format(({"requests"},), _ClaudeCode),
+    "mooncake": Format(({"hash_ids", "input_length"},), _Mooncake),
+    "tokens": Format(({"session", "tokens"}, {"session", "input_tokens"}), _Tokens),
 }
 
 
 def detect(line: Line) -> str:
     """Return the name of the format that a first line belongs to. Raises BadLine."""
     for name, form in FORMATS.items():
-        if all(key in line for key in form.keys):
+        if any(keys <= line.keys() for keys in form.keys):
             return name
     raise BadLine(
         "unknown trace format: a line has requests (claude-code), hash_ids and input_length (mooncake), or session and "
-        f"tokens (token trace); this one has {', '.join(sorted(line)[:8]) or 'nothing'}"
+        f"tokens (token trace); this one has {', '.join(sorted(line)[:8]) or 'nothing'}. Traces of messages need a "
+        "model: agent-client replay runs them"
     )

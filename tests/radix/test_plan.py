@@ -73,9 +73,7 @@ def test_sessions_take_whole_blocks() -> None:
 
 
 def test_a_memory_below_one_block_is_refused() -> None:
-    with pytest.raises(
-        InvalidArgument, match="memory is 1000 bytes: one block of 16 tokens of Llama-3-8B takes 2097152"
-    ):
+    with pytest.raises(InvalidArgument, match="memory is 1,000 B: one block of 16 tokens of Llama-3-8B takes 2 MiB"):
         plan("Llama-3-8B", memory=1000)
 
 

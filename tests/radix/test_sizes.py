@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from radix.errors import InvalidArgument
-from radix.sizes import format_bytes, parse_bytes, parse_capacity, parse_tokens
+from radix.sizes import format_bytes, parse_bytes, parse_capacity, parse_tokens, short_count
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,13 @@ def test_a_capacity_may_have_no_limit() -> None:
 )
 def test_bytes_are_written_with_a_binary_unit(count: int, text: str) -> None:
     assert format_bytes(count) == text
+
+
+def test_counts_are_shortened() -> None:
+    assert [short_count(n) for n in (0, 999, 1000, 138_841_600, 3_012_680_174)] == [
+        "0",
+        "999",
+        "1.0k",
+        "138.8M",
+        "3.0B",
+    ]

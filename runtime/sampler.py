@@ -131,15 +131,15 @@ class TokenSampler:
         # Sorting a whole vocabulary takes milliseconds. Tokens that are so unlikely that all of them together stay
         # below 1 - top_p are outside the nucleus for certain, so only the others are sorted, and top_p is restated as
         # a share of the mass that they hold.
-        probs = torch.softmax(scores, dim=-1)
-        likely = probs > (1.0 - self._top_p) / probs.shape[-1]
+        probs = torch.softmax(scores[0], dim=-1)
+        likely = torch.nonzero(probs > (1.0 - self._top_p) / len(probs))[:, 0]
         mass = float(probs[likely].sum())
-        token_ids, scores = token_ids[likely[0]], scores[likely][None]
-        return _finite(token_ids, TopPLogitsWarper(min(1.0, self._top_p / mass))(_NO_HISTORY, scores))
+        warper = TopPLogitsWarper(min(1.0, self._top_p / mass))
+        return _finite(token_ids[likely], warper(_NO_HISTORY, scores[:, likely]))
 
 
 def _finite(token_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    kept = scores[0] > -math.inf
+    kept = torch.nonzero(scores[0] > -math.inf)[:, 0]
     return token_ids[kept], scores[:, kept]
 
 

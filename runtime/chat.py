@@ -26,9 +26,9 @@ class ChatRenderer:
     What the template cannot express is written as text instead. Tools that it ignores are listed in the system message
     (or in the first user message, where it knows no system role). An assistant's tool calls that it drops become
     `<tool_call>{"name": ..., "arguments": ...}</tool_call>` in the message's text. Tool results keep the role `tool`
-    where the template takes it, and otherwise become user messages in `<tool_response>` tags. Content is text, or a list
-    of one text part where the template reads nothing else. Which of these a template needs is found out by rendering
-    marked samples, once.
+    where the template takes it, and otherwise become user messages in `<tool_response>` tags. Content is text, or a
+    list of one text part where the template reads nothing else. Which of these a template needs is found out by
+    rendering marked samples, once.
 
     Special tokens that are spelt out in a message's text become those tokens, as in transformers.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -43,7 +44,7 @@ _ROWS: tuple[Row, ...] = (
 def print_report(console: Console, report: dict[str, Any], per_turn: bool) -> None:
     """The table of every run, side by side, then what went wrong, then the turns."""
     runs, compared = report["runs"], report["ratios"]
-    table = Table(title=f"{report['trace']} on {report['model']}", title_justify="left", pad_edge=False)
+    table = Table(title=f"{report['trace']} on {report['model']}", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("", no_wrap=True)
     for run in runs:
         table.add_column(run["name"].replace("_", " "), justify="right", no_wrap=True)
@@ -83,7 +84,7 @@ def _print_troubles(console: Console, run: dict[str, Any]) -> None:
 
 def _turn_table(run: dict[str, Any], named: bool) -> Table:
     title = f"By turn, {run['name'].replace('_', ' ')}" if named else "By turn"
-    table = Table(title=title, title_justify="left", pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     headings: Sequence[str] = ("turn", "calls", "input", "computed", "hit rate", "ideal", "TTFT p50", "TTFT p95")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)

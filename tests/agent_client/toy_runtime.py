@@ -1,0 +1,201 @@
+"""A runtime with no model: a token is a byte, a reply is a row of letters, the cache is a list of what it saw."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from radixloop.v1 import (
+    cache_pb2,
+    cache_pb2_grpc,
+    common_pb2,
+    inference_pb2,
+    inference_pb2_grpc,
+    sessions_pb2,
+    sessions_pb2_grpc,
+)
+
+CONTEXT = 4000
+
+
+@dataclass
+class Refusal:
+    """How the next call of a method ends: at once, or after `after_messages` messages of a stream."""
+
+    code: grpc.StatusCode
+    message: str = "scripted"
+    pushback_ms: str | None = None
+    after_messages: int = 0
+
+
+@dataclass
+class Seen:
+    """One Generate call as the runtime saw it."""
+
+    request: inference_pb2.GenerateRequest
+    prompt: bytes
+    started_s: float
+    ended_s: float = 0.0
+    cancelled: bool = False
+
+
+@dataclass
+class ToyRuntime(
+    inference_pb2_grpc.InferenceServicer, sessions_pb2_grpc.SessionsServicer, cache_pb2_grpc.CacheServicer
+):
+    """Serves from a thread pool; `refusals` holds, by method, what to refuse next."""
+
+    token_delay_s: float = 0.0
+    refusals: dict[str, list[Refusal]] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    sessions: dict[str, bytes] = field(default_factory=dict)
+    flushes: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._known: dict[bytes, list[bytes]] = {}
+        self._lock = threading.Lock()
+        self._server = grpc.server(ThreadPoolExecutor(16))
+        inference_pb2_grpc.add_InferenceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        sessions_pb2_grpc.add_SessionsServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        cache_pb2_grpc.add_CacheServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        self.target = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+
+    def calls(self, method: str) -> int:
+        return self.counts.get(method, 0)
+
+    def _enter(self, method: str, context: Any) -> Refusal | None:
+        with self._lock:
+            self.counts[method] = self.calls(method) + 1
+            refusal = self.refusals[method].pop(0) if self.refusals.get(method) else None
+        if refusal is not None and refusal.after_messages == 0:
+            self._refuse(refusal, context)
+        return refusal
+
+    @staticmethod
+    def _refuse(refusal: Refusal, context: Any) -> None:
+        if refusal.pushback_ms is not None:
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", refusal.pushback_ms),))
+        context.abort(refusal.code, refusal.message)
+
+    def Generate(self, request: Any, context: Any) -> Any:
+        refusal = self._enter("Generate", context)
+        prompt = self.sessions.get(request.session_id, b"") + encode(request.prompt)
+        space = request.namespace.SerializeToString()
+        seen = Seen(request, prompt, time.perf_counter())
+        limit = request.sampling.max_tokens
+        context.add_callback(lambda: setattr(seen, "cancelled", not seen.ended_s))
+        with self._lock:
+            self.seen.append(seen)
+            known = [] if request.bypass_cache else self._known.setdefault(space, [])
+            cached = min(max((shared(prompt, other) for other in known), default=0), len(prompt) - 1)
+            known.append(prompt)
+        reply = bytes(97 + (len(prompt) + i) % 26 for i in range(limit))
+        usage = common_pb2.Usage(prompt_tokens=len(prompt), cached_tokens=cached, computed_tokens=len(prompt) - cached)
+        ids = common_pb2.TokenIds(ids=list(prompt)) if request.return_prompt_ids else None
+        started = inference_pb2.Started(request_id="toy", usage=usage, prompt_ids=ids)
+        messages = [inference_pb2.GenerateResponse(started=started)]
+        for i, token in enumerate(reply):
+            delta = inference_pb2.Delta(text=chr(token), token_ids=[token])
+            if i == limit - 1:
+                delta.finish_reason = inference_pb2.FINISH_REASON_LENGTH
+            messages.append(inference_pb2.GenerateResponse(delta=delta))
+        total = common_pb2.Usage()
+        total.CopyFrom(usage)
+        total.output_tokens = limit
+        finished = inference_pb2.Finished(
+            usage=total, timing=inference_pb2.Timing(prefill_s=usage.computed_tokens / 1000)
+        )
+        if request.HasField("session_id"):
+            finished.session_tokens = len(prompt) + limit
+        for i, message in enumerate([*messages, inference_pb2.GenerateResponse(finished=finished)]):
+            if refusal is not None and i == refusal.after_messages:
+                self._refuse(refusal, context)
+            if self.token_delay_s:
+                time.sleep(self.token_delay_s)
+            if not context.is_active():
+                return
+            if message.HasField("finished"):
+                with self._lock:
+                    known.append((prompt + reply)[:-1])
+                    seen.ended_s = time.perf_counter()
+                    if request.HasField("session_id"):
+                        self.sessions[request.session_id] = prompt + reply
+            yield message
+
+    def Tokenize(self, request: Any, context: Any) -> Any:
+        self._enter("Tokenize", context)
+        tokens = encode(request.prompt)
+        return inference_pb2.TokenizeResponse(
+            token_ids=common_pb2.TokenIds(ids=list(tokens)), count=len(tokens), rendered=tokens.decode()
+        )
+
+    def Detokenize(self, request: Any, context: Any) -> Any:
+        self._enter("Detokenize", context)
+        ids = request.token_ids.le_int32
+        return inference_pb2.DetokenizeResponse(text=bytes(ids[::4]).decode())
+
+    def GetModelInfo(self, request: Any, context: Any) -> Any:
+        self._enter("GetModelInfo", context)
+        return inference_pb2.GetModelInfoResponse(model="toy", context_length=CONTEXT, eos_token_ids=[0])
+
+    def Open(self, request: Any, context: Any) -> Any:
+        self._enter("Open", context)
+        name = request.session_id or f"s{self.calls('Open')}"
+        self.sessions[name] = b""
+        return sessions_pb2.OpenSessionResponse(session_id=name, idle_timeout_s=600)
+
+    def Fork(self, request: Any, context: Any) -> Any:
+        self._enter("Fork", context)
+        name = request.new_session_id or f"f{self.calls('Fork')}"
+        self.sessions[name] = self.sessions[request.session_id]
+        return sessions_pb2.ForkSessionResponse(session_id=name, tokens=len(self.sessions[name]))
+
+    def Close(self, request: Any, context: Any) -> Any:
+        self._enter("Close", context)
+        tokens = self.sessions.pop(request.session_id, None)
+        return sessions_pb2.CloseSessionResponse(closed=tokens is not None, tokens=len(tokens or b""))
+
+    def GetStats(self, request: Any, context: Any) -> Any:
+        self._enter("GetStats", context)
+        return cache_pb2.GetStatsResponse(total_blocks=100, free_blocks=40, cached_blocks=50, active_blocks=10)
+
+    def ListNodes(self, request: Any, context: Any) -> Any:
+        self._enter("ListNodes", context)
+        yield cache_pb2.Node(id=1, tokens=5, head="hello")
+        yield cache_pb2.Node(id=2, parent_id=1, start=5, tokens=3, namespace=common_pb2.Namespace(salt=""))
+
+    def Flush(self, request: Any, context: Any) -> Any:
+        self._enter("Flush", context)
+        self.flushes.append(request)
+        with self._lock:
+            self._known.clear()
+        return cache_pb2.FlushResponse(flushed_tokens=7, freed_blocks=2)
+
+    def Warm(self, request: Any, context: Any) -> Any:
+        self._enter("Warm", context)
+        tokens = len(encode(request.prompt))
+        return cache_pb2.WarmResponse(usage=common_pb2.Usage(prompt_tokens=tokens, computed_tokens=tokens))
+
+
+def encode(prompt: common_pb2.Prompt) -> bytes:
+    """Text and chats as UTF-8, token ids as they are (below 256)."""
+    form = prompt.WhichOneof("form")
+    if form == "text":
+        return prompt.text.encode()
+    if form == "chat":
+        tools = "".join(prompt.chat.tools)
+        return (tools + "".join(f"<{m.role}>{m.content}" for m in prompt.chat.messages) + "<assistant>").encode()
+    return bytes(prompt.token_ids.le_int32[::4])
+
+
+def shared(a: bytes, b: bytes) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

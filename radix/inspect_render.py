@@ -51,7 +51,7 @@ def _header(view: RuntimeView) -> Panel:
     told = view.registration
     precision = " on ".join(value for value in (told.get("dtype", ""), told.get("device", "")) if value)
     kv_dtype = told.get("kv_dtype", "")
-    what = [told.get("model", ""), precision, f"KV {kv_dtype}" if kv_dtype and kv_dtype != told.get("dtype") else ""]
+    what = [told.get("name", ""), precision, f"KV {kv_dtype}" if kv_dtype and kv_dtype != told.get("dtype") else ""]
     lines = [
         _joined(part for part in what if part),
         _joined(_life(view)),

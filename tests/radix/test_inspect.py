@@ -47,7 +47,7 @@ def node(node_id: int, parent: int = 0, **more: Any) -> NodeRecord:
 
 
 def view(*nodes: NodeRecord, runtime_id: str = "rt-1", **stats: str) -> RuntimeView:
-    registration = {"model": "tiny", "lease_s": "10", "started_at": str(NOW - 60), "incarnation": "abcdef0123456789"}
+    registration = {"name": "tiny", "lease_s": "10", "started_at": str(NOW - 60), "incarnation": "abcdef0123456789"}
     return RuntimeView(runtime_id, registration, stats, 0, nodes, 9.0, NOW)
 
 

@@ -49,18 +49,25 @@ class RuntimeMetrics:
     def serve(self, host: str, port: int) -> MetricsServer:
         """Answer `http://host:port/metrics`; port 0 takes a free one. Raises BadConfig where the port is taken."""
         try:
-            return MetricsServer(*start_http_server(port, host, self.registry))
+            return MetricsServer(host, *start_http_server(port, host, self.registry))
         except OSError as error:
             raise BadConfig("metrics_port", f"{port}: {error.strerror or error}") from None
 
 
 class MetricsServer:
-    """The HTTP side of the metrics, in a thread of its own."""
+    """The HTTP side of the metrics, in a thread of its own.
 
-    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
+    Attributes:
+        port: the real one where port 0 was asked for.
+        url: what a scraper on this machine reads.
+    """
+
+    def __init__(self, host: str, server: WSGIServer, thread: threading.Thread) -> None:
         self._server = server
         self._thread = thread
         self.port = int(server.server_port)
+        reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+        self.url = f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{self.port}/metrics"
 
     def close(self) -> None:
         """Stop answering. Idempotent."""

@@ -19,6 +19,7 @@ from runtime.grpc_server import GrpcServer
 from runtime.loaded_model import LoadedModel
 from runtime.loader import load_model
 from runtime.logs import set_up_logging
+from runtime.metrics import MetricsServer, RuntimeMetrics
 from runtime.pool_size import GIB, pool_blocks
 from runtime.prompts import PromptEncoder
 from runtime.publisher import RedisPublisher
@@ -109,17 +110,25 @@ class Runtime:
             runtime_id=runtime_id,
             incarnation=self._publisher.incarnation if self._publisher is not None else uuid.uuid4().hex,
         )
+        self._metrics = RuntimeMetrics(
+            self._engine,
+            loaded.info,
+            sessions=lambda: sum(1 for _ in self._shared.sessions),
+            publisher=self._publisher.status if self._publisher is not None else None,
+        )
         tokens = num_blocks * config.block_size
         gib = tokens * loaded.info.kv_bytes_per_token / GIB
         log.info("KV pool: %d blocks of %d, %d tokens, %.2f GiB", num_blocks, config.block_size, tokens, gib)
 
     async def run(self, stop: StopSignals) -> int:
         """Serve until a signal asks for the end, then drain; the exit status."""
+        port = self._config.metrics_port
+        metrics = None if port is None else self._metrics.serve(self._config.host, port)
         self._engine.start()
         if self._publisher is not None:
             self._publisher.start()
         await self._grpc.start(self._shared)
-        self._announce()
+        self._announce(metrics)
         stop.may_drain = True
         engine_died = await self._wait(stop)
         await self._grpc.set_serving(False)
@@ -131,6 +140,8 @@ class Runtime:
         await self._grpc.stop(FLUSH_S)
         if self._publisher is not None:
             await asyncio.to_thread(self._publisher.stop)
+        if metrics is not None:
+            await asyncio.to_thread(metrics.close)
         self._shared.encoder.close()
         log.info("stopped")
         return 1 if engine_died else 0
@@ -145,12 +156,12 @@ class Runtime:
                 return True
         return False
 
-    def _announce(self) -> None:
+    def _announce(self, metrics: MetricsServer | None) -> None:
         ready = Ready(
             target=self._grpc.target,
             port=self._grpc.port,
-            metrics_port=None,
-            metrics_url=None,
+            metrics_port=metrics.port if metrics is not None else None,
+            metrics_url=metrics.url if metrics is not None else None,
             redis_url=self._redis_url,
             runtime_id=self._shared.runtime_id,
             model=self._shared.info.name,

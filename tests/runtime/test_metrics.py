@@ -25,7 +25,7 @@ STATUS = PublisherStatus(up=True, lag_s=0.25, outages=2, rewrites=3, dropped_eve
 
 def scrape(server: MetricsServer) -> dict[str, float]:
     """Every sample, its name with its labels -> its value."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(server.url, timeout=30) as answer:
         text = answer.read().decode()
     found = {}
     for family in text_string_to_metric_families(text):
@@ -162,7 +162,7 @@ def test_preemptions_and_evictions_show(tiny: LoadedModel) -> None:
 
 
 def test_names_follow_the_rules(harness: Harness, server: MetricsServer) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(server.url, timeout=30) as answer:
         text = answer.read().decode()
     families = [f for f in text_string_to_metric_families(text) if not f.name.startswith("process_")]
     assert len(families) > 30

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..aio import AsyncRadixClient
+from ..generate_options import GenerateOptions
 from ..messages import ChatMessage
 from ..prompts import Chat
 from ..traces import Fork, TraceWriter
@@ -29,7 +32,9 @@ How you work:
 - Before each tool call say in one short sentence what you do and why. When you know enough, answer in two sentences."""
 
 # The model's words end where it would begin a call of its own: which call is made is the plan's to say.
-STOP = ("<tool", "<|im", "```", "{", "\n")
+STOP = ("<tool", "```", "\n\n")
+# Taken greedily, the words of a small model are those of its last turn again.
+SAMPLING: GenerateOptions = {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.1}
 
 
 @dataclass(frozen=True)
@@ -163,9 +168,9 @@ class _Loop:
         generation = await recorder._client.generate(
             Chat(self._messages, TOOL_DEFINITIONS),
             max_tokens=recorder._max_tokens,
-            seed=recorder._seed,
-            temperature=0.0,
+            seed=zlib.crc32(f"{recorder._seed} {self._name} {self._turns}".encode()),
             stop=STOP,
+            **SAMPLING,
         )
         words = generation.text.strip()
         self._messages.append(
@@ -181,8 +186,6 @@ class _Loop:
         return words
 
     def _calls(self, wanted: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-        import json
-
         return [
             {
                 "id": f"call_{self._turns + 1:02d}{chr(ord('a') + i)}",

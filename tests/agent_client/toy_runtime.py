@@ -19,7 +19,7 @@ from radixloop.v1 import (
     sessions_pb2_grpc,
 )
 
-CONTEXT = 4000
+CONTEXT = 100_000
 
 
 @dataclass

@@ -69,13 +69,13 @@ class GrpcServer:
         self.target = f"[{reachable}]:{self.port}" if ":" in reachable else f"{reachable}:{self.port}"
 
     async def start(self, shared: ServiceContext) -> None:
-        """Serve. Every service's health is SERVING when this returns."""
+        """Answer calls. Health says NOT_SERVING until `set_serving`."""
         inference_pb2_grpc.add_InferenceServicer_to_server(InferenceService(shared), self._server)  # type: ignore[no-untyped-call]
         sessions_pb2_grpc.add_SessionsServicer_to_server(SessionsService(shared), self._server)  # type: ignore[no-untyped-call]
         cache_pb2_grpc.add_CacheServicer_to_server(CacheService(shared), self._server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         _add_reflection(self._server)
-        await self.set_serving(True)
+        await self.set_serving(False)
         await self._server.start()
 
     async def set_serving(self, serving: bool) -> None:
@@ -85,7 +85,7 @@ class GrpcServer:
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, give running ones `grace_s` seconds to write out what they have, then end them."""
+        """Refuse new calls, give running ones `grace_s` seconds to write out what they have, end them. Idempotent."""
         await self._server.stop(grace_s)
 
 

@@ -36,6 +36,6 @@ def set_up_logging(level: str, *, as_json: bool) -> None:
     if as_json or not sys.stderr.isatty():
         # Bars are for a terminal; in a file they are noise, in JSON a broken line.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        disable_progress_bar()
+        disable_progress_bar()  # type: ignore[no-untyped-call]
     for ours in ("runtime", "radix"):
         logging.getLogger(ours).setLevel(level.upper())

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import uuid
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from radix.metadata_client import BadRedisUrl
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 # For slow readers to take what was written before the engine stopped.
 FLUSH_S = 2.0
-ENGINE_CHECK_S = 1.0
+CHECK_S = 1.0
 
 
 def run_server(config: ServeConfig) -> int:
@@ -51,15 +52,16 @@ async def _serve(config: ServeConfig) -> int:
     embedded = EmbeddedRedis() if config.redis == "embedded" else None
     stop = StopSignals(asyncio.get_running_loop(), before_exit=embedded.stop if embedded is not None else None)
     grpc_server = GrpcServer(config.host, config.port)
-    loaded = await asyncio.to_thread(
-        load_model, config.model, dtype=config.dtype, device=config.device, attention=config.attention
-    )
     try:
+        loaded = await asyncio.to_thread(
+            load_model, config.model, dtype=config.dtype, device=config.device, attention=config.attention
+        )
         redis_url = None if config.redis == "off" else config.redis
         if embedded is not None:
             redis_url = await asyncio.to_thread(embedded.start)
         return await Runtime(config, limit_context(loaded, config.max_context), grpc_server, redis_url).run(stop)
     finally:
+        await grpc_server.stop(0)
         if embedded is not None:
             await asyncio.to_thread(embedded.stop)
 
@@ -121,36 +123,50 @@ class Runtime:
         log.info("KV pool: %d blocks of %d, %d tokens, %.2f GiB", num_blocks, config.block_size, tokens, gib)
 
     async def run(self, stop: StopSignals) -> int:
-        """Serve until a signal asks for the end, then drain; the exit status."""
-        port = self._config.metrics_port
-        metrics = None if port is None else self._metrics.serve(self._config.host, port)
-        self._engine.start()
-        if self._publisher is not None:
-            self._publisher.start()
-        await self._grpc.start(self._shared)
-        self._announce(metrics)
-        stop.may_drain = True
-        engine_died = await self._wait(stop)
-        await self._grpc.set_serving(False)
-        if engine_died:
-            log.error("the engine's thread ended by itself; requests that it held are lost")
-        else:
-            log.info("draining for up to %g s; a second signal exits at once", self._config.drain_seconds)
-        await asyncio.to_thread(self._engine.shutdown, self._config.drain_seconds)
-        await self._grpc.stop(FLUSH_S)
-        if self._publisher is not None:
-            await asyncio.to_thread(self._publisher.stop)
-        if metrics is not None:
-            await asyncio.to_thread(metrics.close)
-        self._shared.encoder.close()
+        """Serve until a signal asks for the end, then drain; the exit status. Raises BadConfig."""
+        shared = self._shared
+        # Left in the opposite order: no new work, running requests drain, their streams are written out, the rest.
+        async with AsyncExitStack() as ends:
+            ends.callback(shared.encoder.close)
+            metrics = self._serve_metrics()
+            if metrics is not None:
+                ends.push_async_callback(asyncio.to_thread, metrics.close)
+            if self._publisher is not None:
+                self._publisher.start()
+                ends.push_async_callback(asyncio.to_thread, self._publisher.stop)
+            await self._grpc.start(shared)
+            ends.push_async_callback(self._grpc.stop, FLUSH_S)
+            self._engine.start()
+            ends.push_async_callback(asyncio.to_thread, self._engine.shutdown, self._config.drain_seconds)
+            await self._grpc.set_serving(True)
+            ends.push_async_callback(self._grpc.set_serving, False)
+            self._announce(metrics)
+            stop.may_drain = True
+            engine_died = await self._wait(stop)
+            if engine_died:
+                log.error("the engine's thread ended by itself; requests that it held are lost")
+            else:
+                log.info("draining for up to %g s; a second signal exits at once", self._config.drain_seconds)
         log.info("stopped")
         return 1 if engine_died else 0
+
+    def _serve_metrics(self) -> MetricsServer | None:
+        if self._config.metrics_port is None:
+            return None
+        metrics = RuntimeMetrics(
+            self._engine,
+            self._shared.info,
+            sessions=lambda: len(self._shared.sessions),
+            publisher=self._publisher.status if self._publisher is not None else None,
+        )
+        return metrics.serve(self._config.host, self._config.metrics_port)
 
     async def _wait(self, stop: StopSignals) -> bool:
         """Wait for a signal; True when the engine's thread ended before one came."""
         asked = asyncio.ensure_future(stop.wait())
         while not asked.done():
-            await asyncio.wait([asked], timeout=ENGINE_CHECK_S)
+            await asyncio.wait([asked], timeout=CHECK_S)
+            self._shared.sessions.expire()
             if not asked.done() and not self._engine.alive:
                 asked.cancel()
                 return True

@@ -103,7 +103,8 @@ class Session:
 class SessionTable:
     """Open sessions by id, at most `limit`, each forgotten after `idle_s` seconds without use.
 
-    Belongs to one thread (the event loop's).
+    Belongs to one thread (the event loop's); others may take its length and iterate. An idle session goes when the
+    table is next used or told to `expire`.
     """
 
     def __init__(self, limit: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -114,10 +115,10 @@ class SessionTable:
         self._sessions: dict[str, Session] = {}
 
     def __len__(self) -> int:
-        self.expire()
         return len(self._sessions)
 
     def __iter__(self) -> Iterator[Session]:
+        """Over a copy, least recently used first."""
         return iter(list(self._sessions.values()))
 
     def open(self, namespace: Namespace, session_id: str | None = None) -> Session:

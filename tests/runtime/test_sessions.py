@@ -105,6 +105,7 @@ def test_idle_sessions_are_forgotten_and_used_ones_are_not(table: SessionTable, 
     with table.turn("used"):
         pass
     clock.now = 10.5
+    table.expire()
     assert len(table) == 1
     with pytest.raises(SessionNotFound):
         table.fork("idle")
@@ -116,8 +117,10 @@ def test_a_long_turn_is_not_idle(table: SessionTable, clock: Clock) -> None:
     table.open(SPACE, "idle")
     with table.turn("long"):
         clock.now = 100.0
+        table.expire()
         assert len(table) == 1
         assert [session.id for session in table] == ["long"]
     assert len(table) == 1
     clock.now = 111.0
+    table.expire()
     assert len(table) == 0

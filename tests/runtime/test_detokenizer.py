@@ -175,9 +175,10 @@ def test_random_tokens_of_byte_fallback_decode_exactly_but_for_characters_before
     tokenizer = TOKENIZERS["byte_fallback"]
     text_tokens = st.integers(259, len(tokenizer) - 1).map(lambda token: [token])
     characters = st.characters(min_codepoint=0x80, codec="utf-8").map(lambda char: [3 + byte for byte in char.encode()])
-    # A run that is faulty from its first byte on.
-    faults = st.lists(st.integers(0x80, 0xBF).map(lambda byte: 3 + byte), min_size=1, max_size=3)
-    groups = data.draw(st.lists(text_tokens | characters | faults.map(lambda run: [*run, 259]), max_size=12))
+    # A run that is faulty from its first byte on, whatever else is in it.
+    stray = st.lists(st.integers(0x80, 0xBF).map(lambda byte: 3 + byte), min_size=1, max_size=3)
+    faults = st.tuples(stray, st.just([]) | characters).map(lambda run: [*run[0], *run[1], 259])
+    groups = data.draw(st.lists(text_tokens | characters | faults, max_size=12))
     # A fault must not follow a sound character directly: those are the runs that decode replaces as a whole.
     output: list[int] = []
     for group in groups:

@@ -51,12 +51,17 @@ class EmbeddedRedisError(RuntimeError):
 
 
 class EmbeddedRedis:
-    """A Valkey server on a free loopback port, with its files in a temporary folder of its own.
+    """A Valkey server on a loopback port, with its files in a temporary folder of its own.
 
     It stops with `stop()`, and within moments of this process's end however this process ends, SIGKILL included.
+
+    Args:
+        port: 0 takes a free one.
+        max_memory: beyond it writes are refused, in Valkey's notation.
     """
 
-    def __init__(self, max_memory: str = "512mb") -> None:
+    def __init__(self, port: int = 0, max_memory: str = "512mb") -> None:
+        self._wanted_port = port
         self._max_memory = max_memory
         self._folder: Path | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -82,7 +87,7 @@ class EmbeddedRedis:
             return self.url
         binary = _server_binary()
         for _ in range(_TRIES):
-            self._port = _free_port()
+            self._port = self._wanted_port or _free_port()
             self._launch(binary)
             if self._wait_until_ready(timeout_s):
                 _log.info("embedded Redis answers at %s", self.url)

@@ -8,17 +8,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from prometheus_client.core import HistogramMetricFamily
 
-# Cached prompts answer in milliseconds, a first long one on a CPU in minutes.
-LATENCY_S = (
-    0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
-    40.0, 80.0, 160.0, 320.0,
-)  # fmt: skip
-TOKEN_GAP_S = (
-    0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
-    0.75, 1.0, 2.5, 5.0,
-)  # fmt: skip
-TOKENS = tuple(float(2**power) for power in range(21))
-
 
 class Histogram:
     """Counts values by upper bound, for one Prometheus histogram.

@@ -17,10 +17,9 @@ from prometheus_client.registry import Collector
 from radix import StoreStats
 from runtime.config import BadConfig
 from runtime.engine import Engine
-from runtime.events import RequestRecord
-from runtime.histograms import LATENCY_S, TOKEN_GAP_S, TOKENS, Histogram
 from runtime.loaded_model import ModelInfo
 from runtime.publisher import PublisherStatus
+from runtime.request_histograms import RequestHistograms
 
 # A scrape must answer while the engine is in a long step: the pool's figures are then those of the scrape before.
 _STORE_WAIT_S = 0.25
@@ -186,83 +185,6 @@ class _RuntimeCollector(Collector):
             books.waiting,
         )
         yield _gauge("sessions", "Open sessions.", self._sessions())
-
-
-class RequestHistograms:
-    """What is known of a request when it ends."""
-
-    def __init__(self) -> None:
-        self._ttft = Histogram(
-            "radixloop_time_to_first_token_seconds",
-            "From arrival to the first token. Means what vllm:time_to_first_token_seconds does.",
-            LATENCY_S,
-        )
-        self._queue = Histogram(
-            "radixloop_request_queue_seconds",
-            "From arrival to first admission. Means what vllm:request_queue_time_seconds does.",
-            LATENCY_S,
-        )
-        self._prefill = Histogram(
-            "radixloop_request_prefill_seconds",
-            "From first admission to the end of the prompt's last forward pass. "
-            "Means what vllm:request_prefill_time_seconds does.",
-            LATENCY_S,
-        )
-        self._itl = Histogram(
-            "radixloop_inter_token_latency_seconds",
-            "Between two tokens of a choice. Means what vllm:inter_token_latency_seconds does.",
-            TOKEN_GAP_S,
-        )
-        self._total = Histogram(
-            "radixloop_request_seconds",
-            "From arrival to the end, of requests that finished. Means what vllm:e2e_request_latency_seconds does.",
-            LATENCY_S,
-        )
-        self._prompt = Histogram(
-            "radixloop_request_prompt_tokens",
-            "Length of the prompt. Means what vllm:request_prompt_tokens does.",
-            TOKENS,
-        )
-        self._computed = Histogram(
-            "radixloop_request_computed_tokens",
-            "Prompt tokens that were computed, not cached. Means what vllm:request_prefill_kv_computed_tokens does.",
-            TOKENS,
-        )
-        self._output = Histogram(
-            "radixloop_request_generation_tokens",
-            "Tokens generated, over all choices. Means what vllm:request_generation_tokens does.",
-            TOKENS,
-        )
-
-    def record(self, record: RequestRecord) -> None:
-        """Count a request that ended. A stage that it never got through is not counted."""
-        usage, timing = record.usage, record.timing
-        finished = record.outcome == "finished"
-        self._itl.observe(record.itls)
-        if finished or usage.output_tokens:
-            self._queue.observe([timing.queue_s])
-            self._prefill.observe([timing.prefill_s])
-            self._prompt.observe([usage.prompt_tokens])
-            self._computed.observe([usage.computed_tokens])
-        if usage.output_tokens:
-            self._ttft.observe([timing.ttft_s])
-        if finished:
-            self._total.observe([timing.total_s])
-            self._output.observe([usage.output_tokens])
-
-    def families(self) -> Iterator[Metric]:
-        """All of them, for a scrape."""
-        for histogram in (
-            self._ttft,
-            self._queue,
-            self._prefill,
-            self._itl,
-            self._total,
-            self._prompt,
-            self._computed,
-            self._output,
-        ):
-            yield histogram.family()
 
 
 class _LastKnownStats:

@@ -38,19 +38,6 @@ def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> bool:
     return False
 
 
-class ValkeyOnPort(EmbeddedRedis):
-    """A Valkey that can be started again where it was."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__()
-        self.wanted = port
-
-    def start(self, timeout_s: float = 10.0) -> str:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("runtime.embedded_redis._free_port", lambda: self.wanted)
-            return super().start(timeout_s)
-
-
 def prompt(seed: int) -> list[int]:
     rng = np.random.default_rng(seed)
     trunk = np.random.default_rng(0).integers(6, 262, 60)[: int(rng.integers(1, 60))]
@@ -110,7 +97,7 @@ def scrape(url: str) -> dict[str, float]:
 
 def test_redis_killed_and_restarted_under_load(start_server: Callable[..., Any]) -> None:
     port = _free_port()
-    first, second = ValkeyOnPort(port), ValkeyOnPort(port)
+    first, second = EmbeddedRedis(port), EmbeddedRedis(port)
     first.start()
     server = start_server("--redis", first.url)
     client = connect(first.url, 5.0)

@@ -16,8 +16,9 @@ from runtime.config import BadConfig
 from runtime.events import RequestRecord, Timing, Usage
 from runtime.histograms import Histogram
 from runtime.loaded_model import LoadedModel
-from runtime.metrics import MetricsServer, RequestHistograms, RuntimeMetrics
+from runtime.metrics import MetricsServer, RuntimeMetrics
 from runtime.publisher import PublisherStatus
+from runtime.request_histograms import RequestHistograms
 from tests.runtime.engine_harness import Harness, running
 
 STATUS = PublisherStatus(up=True, lag_s=0.25, outages=2, rewrites=3, dropped_events=4, error="")

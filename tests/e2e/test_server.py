@@ -156,8 +156,8 @@ def test_pings_every_second_through_a_long_silence(start_server: Callable[..., A
     ]
     with grpc.insecure_channel(server.target) as busy, grpc.insecure_channel(server.target, options) as pinging:
         first = inference_pb2_grpc.InferenceStub(busy).Generate(request(4000, seed=7))
-        queue = [inference_pb2_grpc.InferenceStub(busy).Generate(request(4000, seed=s)) for s in (8, 9)]
         next(first)
+        queue = [inference_pb2_grpc.InferenceStub(busy).Generate(request(4000, seed=s)) for s in (8, 9)]
         wait_until(lambda: stats(busy).waiting_requests == 2, "the queue is filled")
         # Nothing is sent on this channel until the three before it are through.
         begun = time.monotonic()

@@ -72,9 +72,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "qwen2": small("Qwen2Config"),
     "qwen2-window": small("Qwen2Config", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
     "qwen3": small("Qwen3Config", head_dim=16),
-    "qwen3-moe": small(
-        "Qwen3MoeConfig", head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24
-    ),
+    "qwen3-moe": small("Qwen3MoeConfig", head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
     "gemma": small("GemmaConfig", head_dim=16),
     "gemma2-softcap": small(
         "Gemma2Config", head_dim=16, sliding_window=WINDOW, query_pre_attn_scalar=16, attn_logit_softcapping=3.0

@@ -32,6 +32,11 @@ def count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 call`, `2 calls`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def bytes_(value: float) -> str:
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:

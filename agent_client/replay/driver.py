@@ -21,13 +21,21 @@ from .plan import PlannedSession, new_messages, prompt_of
 from .records import CallRecord, Run
 
 
+class _Outgrown(Exception):
+    """The next prompt would not fit the context."""
+
+
 @dataclass
 class _State:
-    """Where a session stands: its last call, the history as the model saw it, its session in the runtime."""
+    """Where a session stands: its last call, the history as the model saw it, its session in the runtime.
+
+    A branch begins with `fork_of`, its parent's session, and forks it before its first call.
+    """
 
     last: Call | None = None
     history: list[ChatMessage] = field(default_factory=list)
     server: AsyncSession | None = None
+    fork_of: AsyncSession | None = None
 
 
 class Driver:
@@ -84,24 +92,18 @@ class Driver:
                     continue
                 if turns_before + turn > 1:
                     await self._pause(call)
-                prompt = await self._prompt(session, call, state)
-                if prompt is None:
-                    cut = True
+                if not await self._call(session, turns_before + turn, call, state):
                     break
-                record = CallRecord(session.id, turns_before + turn, self._now())
-                if not await self._call(record, prompt, state):
-                    break
-                await self._branches(planned.branches.get(turn, ()), state, record.turn)
+                await self._branches(planned.branches.get(turn, ()), state, turns_before + turn)
+        except _Outgrown:
+            cut = True
         finally:
             await self._close(state)
         self._run.cut_sessions += cut
 
     async def _branches(self, branches: Sequence[PlannedSession], state: _State, turn: int) -> None:
-        async def branch(planned: PlannedSession) -> None:
-            server = await state.server.fork() if state.server is not None else None
-            await self._session(planned, _State(state.last, list(state.history), server), turn)
-
-        await asyncio.gather(*(branch(planned) for planned in branches))
+        states = [_State(state.last, list(state.history), fork_of=state.server) for _ in branches]
+        await asyncio.gather(*(self._session(b, own, turn) for b, own in zip(branches, states, strict=True)))
 
     async def _pause(self, call: Call) -> None:
         latency = self._options.tool_latency
@@ -109,8 +111,24 @@ class Driver:
         if pause:
             await asyncio.sleep(float(pause))
 
-    async def _prompt(self, session: Session, call: Call, state: _State) -> Prompt | None:
-        """What to send for this call; None when it would not fit the context any more."""
+    async def _call(self, session: Session, turn: int, call: Call, state: _State) -> bool:
+        """Makes one call and notes what came of it; False when it failed. Raises _Outgrown instead of calling."""
+        record = CallRecord(session.id, turn, self._now())
+        try:
+            prompt = await self._prompt(session, call, state)
+            record.started_s = self._now()
+            async with self._stream(prompt, state) as stream:
+                await self._measure(record, stream)
+                state.history.append((await stream.result()).as_message())
+        except RadixloopError as error:
+            record.error = str(error)
+            self._runtime_gone = self._runtime_gone or isinstance(error, Unavailable)
+        self._run.records.append(record)
+        self._on_call(record)
+        return record.error is None
+
+    async def _prompt(self, session: Session, call: Call, state: _State) -> Prompt:
+        """What to send for this call."""
         options = self._options
         new = None if state.last is None else new_messages(state.last, call)
         state.last = call
@@ -121,9 +139,11 @@ class Driver:
         if options.max_context is not None:
             length = (await self._client.tokenize(prompt)).count
             if length + options.output_tokens > options.max_context:
-                return None
+                raise _Outgrown
         if not options.server_sessions:
             return prompt
+        if state.fork_of is not None:
+            state.server, state.fork_of = await state.fork_of.fork(), None
         if new is not None and state.server is not None:
             return Chat(new)
         # The history was rewritten (or begins): no session in the runtime extends to it.
@@ -131,30 +151,17 @@ class Driver:
         state.server = await self._client.session(salt=self._salt)
         return prompt
 
-    async def _call(self, record: CallRecord, prompt: Prompt, state: _State) -> bool:
-        """Makes one call and notes what came of it; False when it failed."""
+    def _stream(self, prompt: Prompt, state: _State) -> AsyncGenerationStream:
         options: GenerateOptions = {
             "max_tokens": self._options.output_tokens,
             "ignore_eos": self._options.ignore_eos,
             "bypass_cache": not self._use_cache,
             "return_prompt_ids": True,
         }
-        record.started_s = self._now()
-        self._run.records.append(record)
-        try:
-            if state.server is not None:
-                stream = state.server.stream(prompt, **options)
-            else:
-                options["salt"] = self._salt
-                stream = self._client.stream(prompt, **options)
-            async with stream:
-                await self._measure(record, stream)
-                state.history.append((await stream.result()).as_message())
-        except RadixloopError as error:
-            record.error = str(error)
-            self._runtime_gone = self._runtime_gone or isinstance(error, Unavailable)
-        self._on_call(record)
-        return record.error is None
+        if state.server is not None:
+            return state.server.stream(prompt, **options)
+        options["salt"] = self._salt
+        return self._client.stream(prompt, **options)
 
     async def _measure(self, record: CallRecord, stream: AsyncGenerationStream) -> None:
         last = record.started_s

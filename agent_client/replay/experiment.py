@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..aio import AsyncRadixClient
-from ..errors import RadixloopError
+from ..errors import RadixloopError, Unavailable
 from ..prompts import Prompt
 from ..traces import Trace
 from .driver import Driver
@@ -80,7 +80,13 @@ async def _plan(
     client: AsyncRadixClient, trace: Trace, options: ReplayOptions, sessions: int | None, seed: int | None
 ) -> list[PlannedSession]:
     async def count_tokens(prompt: Prompt) -> int:
-        return (await client.tokenize(prompt)).count
+        try:
+            return (await client.tokenize(prompt)).count
+        except Unavailable:
+            raise
+        except RadixloopError:
+            # A prompt that the runtime refuses is sent all the same, so that its call fails with the reason.
+            return 0
 
     # Replies of the model's own make other prompts than the recorded ones: those are measured as they come.
     known_ahead = not (options.live_replies or options.server_sessions)

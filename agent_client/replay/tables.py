@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..words import count, seconds, share
+from ..words import count, counted, seconds, share
 
 Row = tuple[str, Callable[[dict[str, Any]], str], str | None]
 
@@ -65,19 +65,18 @@ def print_report(console: Console, report: dict[str, Any], per_turn: bool) -> No
 
 
 def _print_troubles(console: Console, run: dict[str, Any]) -> None:
-    if run["cut_sessions"] or run["skipped_calls"]:
-        console.print(
-            f"{run['name']}: {count(run['skipped_calls'])} calls were not made"
-            + (f"; {run['cut_sessions']} sessions outgrew the context" if run["cut_sessions"] else "")
-        )
+    name = run["name"].replace("_", " ")
+    if run["skipped_calls"]:
+        cut = run["cut_sessions"]
+        beyond = f" ({counted(cut, 'session')} outgrew the context)" if cut else ""
+        console.print(f"{name}: {counted(run['skipped_calls'], 'call')} not made{beyond}")
     if run["evicted_tokens"] or run["preemptions"]:
-        console.print(
-            f"{run['name']}: {count(run['evicted_tokens'])} tokens evicted, {run['preemptions']} requests preempted"
-        )
+        preempted = counted(run["preemptions"], "preemption")
+        console.print(f"{name}: {counted(run['evicted_tokens'], 'token')} evicted, {preempted}")
     if run["interrupted"]:
-        console.print(Text(f"{run['name']}: interrupted; the figures cover what had finished", style="yellow"))
+        console.print(Text(f"{name}: interrupted; the figures cover what had finished", style="yellow"))
     if run["errors"]:
-        console.print(Text(f"{run['name']}: {run['errors']} calls failed", style="bold red"))
+        console.print(Text(f"{name}: {counted(run['errors'], 'call')} failed", style="bold red"))
         for message in run["error_messages"]:
             console.print(Text(f"  {message}"))
 

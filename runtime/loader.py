@@ -19,6 +19,7 @@ from runtime.errors import InvalidRequest, ModelNotFound, ModelRefused
 from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.probe import probe, trace_layers
 from runtime.refusals import refuse_unservable
+from runtime.weight_layout import lay_out_for_decode
 from runtime.weights_cache import (
     convert_gguf,
     converted_folder,
@@ -84,6 +85,7 @@ def prepare_model(
     refuse_unservable(network.config)
     network.eval()
     network.requires_grad_(False)
+    lay_out_for_decode(network)
     network.set_attn_implementation(HOOK)
     if network.config._attn_implementation != HOOK:
         raise ModelRefused(f"{type(network).__name__} does not let its attention be replaced")

@@ -197,7 +197,7 @@ class AsyncSession:
         return await self.stream(prompt, **options).result()
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGenerationStream:
-        """The same, as events."""
+        """The same, as events. A turn that is cancelled or fails leaves the session as it was."""
         request = generate_request(prompt, options, session_id=self.id)
         return AsyncGenerationStream(self._client, request, options.get("timeout_s"), Safety.ONCE, self._turn_finished)
 

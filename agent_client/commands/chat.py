@@ -51,18 +51,20 @@ def _converse(console: Console, session: Session, head: list[dict[str, Any]], op
             console.print(f"{session.tokens:,} tokens")
         elif line.startswith("/"):
             console.print(_HELP)
-        elif line:
-            new.append({"role": "user", "content": line})
-            _turn(console, session, Chat(new), options)
+        # A turn that did not finish left nothing behind: what it sent, but for its question, is still to be sent.
+        elif line and _turn(console, session, Chat([*new, {"role": "user", "content": line}]), options):
             new = []
 
 
-def _turn(console: Console, session: Session, chat: Chat, options: GenerateOptions) -> None:
+def _turn(console: Console, session: Session, chat: Chat, options: GenerateOptions) -> bool:
+    """Prints one reply; False when it was stopped or failed."""
     try:
         with session.stream(chat, **options) as stream:
             print_stream(stream)
             console.print(Text(usage_line(stream.result()), style="dim"))
+            return True
     except KeyboardInterrupt:
         console.print(Text("\nstopped", style="dim"))
     except RadixloopError as error:
         say(str(error))
+    return False

@@ -103,6 +103,17 @@ def test_sessions_fork_and_share(client: RadixClient) -> None:
         session.generate("more", max_tokens=1)
 
 
+def test_a_turn_that_was_cancelled_leaves_the_session_as_it_was(client: RadixClient) -> None:
+    with client.session() as session:
+        session.generate(ids(30, 12), max_tokens=2, ignore_eos=True)
+        with session.stream(ids(10, 13), max_tokens=3000, ignore_eos=True) as stream:
+            next(stream)
+        assert session.tokens == 32
+        while client.stats().running_requests:
+            time.sleep(0.01)
+        assert session.generate(ids(5, 14), max_tokens=1).usage.prompt_tokens == 37
+
+
 def test_a_session_of_chat_turns_computes_only_what_is_new(client: RadixClient) -> None:
     with client.session() as session:
         session.chat([{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}], max_tokens=8)

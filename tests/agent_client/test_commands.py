@@ -1,0 +1,102 @@
+"""What commands draw, from answers that the runtime could give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from agent_client import CacheNode, CacheStats, ModelInfo
+from agent_client.commands import chat, generate, nodes, stats, top
+
+from .toy_runtime import ToyRuntime
+
+STATS = CacheStats(**dict.fromkeys(CacheStats.__dataclass_fields__, 0))
+MODEL = ModelInfo(
+    "tiny", "Llama", 8192, 100, "float32", "cpu", 16, 100, 46080, (2,), True, "f", "sdpa", "r", "i", "0.1.0"
+)
+
+
+def node(id: int, parent: int, salt: str | None = None, **more: object) -> CacheNode:
+    made = CacheNode(id, parent, salt, None, 0, 10, 1, 0, 0.0, 0, 0, f"head {id}")
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def shown(renderable: object, width: int = 80) -> str:
+    console = Console(file=StringIO(), width=width, record=True)
+    console.print(renderable)
+    return console.export_text()
+
+
+def test_the_tree_has_a_root_for_each_namespace() -> None:
+    first, second = nodes.draw([node(1, 0), node(2, 1, holders=2), node(3, 0, "x"), node(4, 1, head="a\nb")])
+    lines = shown(first).splitlines()
+    assert [line.strip("│├└─ ").split("  ")[0] for line in lines] == ["no salt", "10 tokens", "10 tokens", "10 tokens"]
+    assert "in use by 2" in lines[2]
+    assert r"a\nb" in lines[3]
+    assert shown(second).startswith("salt 'x'")
+    assert nodes.draw([]) == []
+
+
+def test_a_deep_tree_stays_within_its_lines() -> None:
+    (tree,) = nodes.draw([node(i, i - 1, head="long " * 40) for i in range(1, 12)])
+    assert len(shown(tree).splitlines()) == 12
+
+
+def test_top_shows_rates_since_the_look_before() -> None:
+    before = top.Look(10.0, replace(STATS, prompt_tokens_total=1000, hit_tokens_total=0))
+    now = top.Look(
+        12.0, replace(STATS, prompt_tokens_total=1400, hit_tokens_total=300, total_blocks=100, cached_blocks=50)
+    )
+    text = shown(top.screen("here:1", MODEL, before, now, "UNAVAILABLE: gone"))
+    assert "200.0" in text
+    assert "150.0" in text
+    assert "75.00%" in text
+    assert text.count("█") == text.count("░") == 25
+    assert "UNAVAILABLE: gone" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_top_with_nothing_to_compare_with() -> None:
+    look = top.Look(10.0, STATS)
+    assert "–" in shown(top.screen("here:1", MODEL, look, look))
+
+
+def test_stats_have_a_row_for_every_figure() -> None:
+    rows = dict(
+        stats.rows(MODEL, replace(STATS, total_blocks=10, block_size=16, prompt_tokens_total=4, hit_tokens_total=1))
+    )
+    assert rows["KV a token"] == "45 KiB"
+    assert rows["pool"] == "10 blocks of 16 tokens, 7 MiB"
+    assert rows["  from the cache"] == "1 (25.00%)"
+
+
+def test_a_reply_that_was_stopped_leaves_the_system_message_to_be_sent(
+    toy: ToyRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = iter(["first", "second", "/quit"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    stops = iter([KeyboardInterrupt])
+    printed = generate.print_stream
+
+    def stop_once(stream: generate.GenerationStream) -> None:
+        for interrupt in stops:
+            raise interrupt
+        printed(stream)
+
+    monkeypatch.setattr(chat, "print_stream", stop_once)
+    assert chat.run(toy.target, "be brief", None, {"max_tokens": 2}) == 0
+    sent = [[message.content for message in seen.request.prompt.chat.messages] for seen in toy.seen]
+    assert sent[-1] == ["be brief", "second"]
+
+
+def test_a_reader_that_left_is_no_traceback(toy: ToyRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    def left(stream: generate.GenerationStream) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(generate, "print_stream", left)
+    monkeypatch.setattr("sys.stdout", StringIO())
+    code = generate.run(toy.target, "x", chat=False, system=None, salt=None, as_json=False, options={"max_tokens": 1})
+    assert code == 1

@@ -94,14 +94,20 @@ def building(target: Path) -> Iterator[Path]:
 
 
 def convert_gguf(path: Path, digest: str, dtype: torch.dtype) -> Path:
-    """The folder with a GGUF file's weights, tokenizer and config, converted now unless they were before."""
+    """The folder with a GGUF file's weights, tokenizer and config, converted now unless they were before.
+
+    Raises ModelNotFound when the file cannot be read or the result cannot be written.
+    """
     target = converted_folder(digest, dtype)
     if target.is_dir():
         return target
     log.info("converting %s to safetensors, once (kept in %s)", path.name, target)
     began = time.monotonic()
     with building(target) as scratch:
-        _convert(path, dtype, scratch)
+        try:
+            _convert(path, dtype, scratch)
+        except Exception as error:
+            raise ModelNotFound(f"{path.name} cannot be converted ({error})") from error
         source = {"source": path.name, "sha256": digest, "dtype": str(dtype), "conversion": CONVERSION}
         (scratch / "radixloop.json").write_text(json.dumps(source, indent=1))
     log.info("converted %s in %.1f s", path.name, time.monotonic() - began)

@@ -310,3 +310,23 @@ def top(
     from .commands.top import run
 
     raise typer.Exit(run(target, interval))
+
+
+@app.command()
+def record(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The trace to write; .gz compresses it.")],
+    target: Target = DEFAULT_TARGET,
+    root: Annotated[Path, typer.Option(metavar="FOLDER", help="The repository that the tools work over.")] = Path("."),
+    task: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Carry out this task; may be given several times.", show_default="all"),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", metavar="N", min=1, help="Tokens of each reply's words at most.")
+    ] = 32,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same words.")] = 1,
+) -> None:
+    """Record agent loops: real tools over a folder, words by the model. What replay replays."""
+    from .commands.record import run
+
+    raise typer.Exit(run(target, root, out, task or [], max_tokens=max_tokens, seed=seed))

@@ -1,10 +1,10 @@
 """A small agent with real tools over a folder, whose loops are recorded as traces. docs/record.md describes it."""
 
-from .recorder import Hooks, Recorder, RecordedTask, TurnDone
+from .recorder import Hooks, RecordedTask, Recorder, TurnDone
 from .steps import PlanFailed
 from .tasks import TASKS, Task
-from .tools import TOOL_DEFINITIONS, ToolError, Tools
-from .workspace import Workspace
+from .tools import TOOL_DEFINITIONS, Tools
+from .workspace import ToolError, Workspace
 
 __all__ = [
     "TASKS",

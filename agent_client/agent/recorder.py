@@ -17,7 +17,8 @@ from ..prompts import Chat
 from ..traces import Fork, TraceWriter
 from .steps import Branch, Plan, Use
 from .tasks import Task
-from .tools import TOOL_DEFINITIONS, ToolError, Tools
+from .tools import TOOL_DEFINITIONS, Tools
+from .workspace import ToolError
 
 SYSTEM_PROMPT = """\
 You answer questions about a software repository. You cannot see it: everything that you know about it comes from \
@@ -32,9 +33,9 @@ How you work:
 - Before each tool call say in one short sentence what you do and why. When you know enough, answer in two sentences."""
 
 # The model's words end where it would begin a call of its own: which call is made is the plan's to say.
-STOP = ("<tool", "```", "\n\n")
-# Taken greedily, the words of a small model are those of its last turn again.
-SAMPLING: GenerateOptions = {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.1}
+STOP = ("<tool", "```", "\n")
+# Taken greedily, a small model's words are those of its last turn again.
+SAMPLING: GenerateOptions = {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.05}
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class RecordedTask:
     """A task's session and, for those that branch, its branches as sessions of their own.
 
     Attributes:
-        messages: the trunk's, from the system prompt to the answer.
-        found: the answer that the plan looked up.
+        messages: the trunk's, from the system prompt to the last reply.
+        found: the answer that the plan looked up, in words.
         branches: name, where it leaves the trunk, its own messages.
         longest_prompt: tokens.
     """
@@ -70,6 +71,12 @@ class RecordedTask:
     found: str = ""
     branches: list[tuple[str, Fork, list[ChatMessage]]] = field(default_factory=list)
     longest_prompt: int = 0
+
+    @property
+    def turns(self) -> int:
+        """Replies, those of the branches among them."""
+        everything = [self.messages, *(messages for _, _, messages in self.branches)]
+        return sum(message["role"] == "assistant" for messages in everything for message in messages)
 
     def write(self, writer: TraceWriter) -> None:
         writer.write_messages(self.name, self.messages)
@@ -165,17 +172,15 @@ class _Loop:
     async def _reply(self, calls: list[dict[str, Any]]) -> str:
         """The model's own words, with the plan's tool calls behind them."""
         recorder = self._recorder
-        generation = await recorder._client.generate(
-            Chat(self._messages, TOOL_DEFINITIONS),
-            max_tokens=recorder._max_tokens,
-            seed=zlib.crc32(f"{recorder._seed} {self._name} {self._turns}".encode()),
-            stop=STOP,
+        options: GenerateOptions = {
             **SAMPLING,
-        )
+            "max_tokens": recorder._max_tokens,
+            "seed": zlib.crc32(f"{recorder._seed} {self._name} {self._turns}".encode()),
+            "stop": STOP,
+        }
+        generation = await recorder._client.generate(Chat(self._messages, TOOL_DEFINITIONS), **options)
         words = generation.text.strip()
-        self._messages.append(
-            {"role": "assistant", "content": words, **({"tool_calls": calls} if calls else {})}
-        )
+        self._messages.append({"role": "assistant", "content": words, **({"tool_calls": calls} if calls else {})})
         self._turns += 1
         usage = generation.usage
         self._recorded.longest_prompt = max(self._recorded.longest_prompt, usage.prompt_tokens)

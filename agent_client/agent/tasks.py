@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .steps import (
     Branch,
@@ -67,20 +68,18 @@ def _api() -> Plan:
 
 
 def _errors() -> Plan:
-    found = matches((yield use("grep", pattern=r"class \w+\(RadixloopError\)", path="agent_client", files="*.py")))
-    home = found[0]
-    base = _first(
-        matches((yield use("grep", pattern=r"^class RadixloopError|^def |^_?[A-Z_]+\b.*=", path=home.path))), "class "
-    )
-    yield around(base, before=2, after=22)
-    yield around(home, before=1, after=18)
-    statuses = yield use("grep", pattern=r"StatusCode\.[A-Z_]+", path="agent_client", files="*.py")
-    yield around(_elsewhere(matches(statuses), home.path), before=6, after=16)
-    served = yield use("grep", pattern=r"StatusCode\.[A-Z_]+", path="runtime", files="*.py")
-    yield around(_fullest(matches(served)), before=4, after=20)
-    total = match_count(statuses) + match_count(served)
-    share = value((yield use("calculate", expression=f"100 * {match_count(served)} / {total}")))
-    return f"{len(found)} errors in {home.path}; {share} % of {total} mentions of a status are the runtime's"
+    classes = yield use("grep", pattern=r"^class \w+\(\w*Error\)", path="agent_client", files="*.py")
+    home = _fullest(matches(classes))
+    yield around(home, before=22, after=12)
+    name = home.text.removeprefix("class ").split("(")[0]
+    mentions = yield use("grep", pattern=rf"\b{name}\b", path="agent_client", files="*.py")
+    yield around(_elsewhere(matches(mentions), home.path), before=6, after=16)
+    statuses = yield use("grep", pattern=r"StatusCode\.[A-Z_]+", path="runtime", files="*.py")
+    given = _fullest(matches(statuses))
+    yield around(given, before=4, after=20)
+    total, served = match_count(classes), match_count(statuses)
+    each = value((yield use("calculate", expression=f"{served} / {total}")))
+    return f"{total} errors, most in {home.path}; {served} lines give a status, most in {given.path}: {each} each"
 
 
 def _settings() -> Plan:
@@ -96,21 +95,6 @@ def _settings() -> Plan:
     length = file_length((yield use("read_file", path="runtime/config.py", first=1, last=12)))
     each = value((yield use("calculate", expression=f"{length} / {match_count(fields)}")))
     return f"{match_count(fields)} settings in {length} lines, {each} lines each; {name} is read by {len(uses)} lines"
-
-
-def _metrics() -> Plan:
-    hits = yield use("grep", pattern=r"radixloop_\w+", path="runtime", files="*.py")
-    home = _fullest(matches(hits)).path
-    yield use("grep", pattern=r"^(class|def) |^    def ", path=home)
-    families = yield use("grep", pattern=r"\b(Counter|Gauge|Histogram|Info)\w*\(", path=home)
-    found = matches(families)
-    yield around(found[0], before=4, after=20)
-    yield around(found[-1], before=10, after=16)
-    seconds = yield use("grep", pattern=r"_seconds\"", path=home)
-    timed = match_count(seconds)
-    yield around(matches(seconds)[0], before=3, after=22)
-    share = value((yield use("calculate", expression=f"100 * {timed} / {match_count(hits)}")))
-    return f"{match_count(hits)} lines name a metric, most of them in {home}; {timed} ({share} %) measure seconds"
 
 
 def _formats() -> Plan:
@@ -134,17 +118,17 @@ def _packages() -> Plan:
     longest = listed(listing)[0]
     yield use("read_file", path=longest[0], first=1, last=24)
     parts = yield tuple(
-        Branch(name, f"How large is {name}, how many functions has it, and what is in its longest file?", _package(name))
+        Branch(name, f"How large is {name}, how many functions has it, and which file is longest?", _package(name))
         for name in PACKAGES
     )
-    lines = [_number(part, "lines") for part in parts]
-    functions = [_number(part, "functions") for part in parts]
+    lines = _sum(_number(part, "lines") for part in parts)
+    functions = _sum(_number(part, "functions") for part in parts)
     tests = yield use("list_files", path="tests", pattern="test_*.py")
     _, test_lines = listing_totals(tests)
-    share = value((yield use("calculate", expression=f"100 * ({' + '.join(map(str, lines))}) / {total}")))
-    mean = value((yield use("calculate", expression=f"({' + '.join(map(str, lines))}) / ({' + '.join(map(str, functions))})")))
-    ratio = value((yield use("calculate", expression=f"{test_lines} / ({' + '.join(map(str, lines))})")))
-    return f"{share} % of {total} lines are in {', '.join(PACKAGES)}; {mean} lines a function; {ratio} lines of test a line"
+    share = value((yield use("calculate", expression=f"100 * {lines} / {total}")))
+    mean = value((yield use("calculate", expression=f"{lines} / {functions}")))
+    ratio = value((yield use("calculate", expression=f"{test_lines} / {lines}")))
+    return f"{lines} of {total} lines ({share} %), {mean} lines a function, {ratio} lines of test for each"
 
 
 def _package(name: str) -> Plan:
@@ -152,18 +136,17 @@ def _package(name: str) -> Plan:
     files, lines = listing_totals(listing)
     longest, length = listed(listing)[0]
     functions = match_count((yield use("grep", pattern=r"^\s*(async )?def \w+", path=name, files="*.py")))
-    yield use("read_file", path=longest, first=1, last=20)
     return f"{name}: {lines} lines in {files} files, {functions} functions; longest is {longest} with {length} lines"
 
 
 TASKS: tuple[Task, ...] = (
+    Task("api", "Which gRPC methods does the API have, and what share of them stream their answer?", _api),
     Task(
         "eviction",
         "Which eviction policies does the prefix store know, and how much of the radix package is the file that "
         "defines them?",
         _eviction,
     ),
-    Task("api", "Which gRPC methods does the API have, and what share of them stream their answer?", _api),
     Task(
         "packages",
         "How is the code spread over the packages radix, runtime and agent_client, and how much of it is tested?",
@@ -171,7 +154,6 @@ TASKS: tuple[Task, ...] = (
     ),
     Task("errors", "Which errors can the client raise, and where does each get its gRPC status?", _errors),
     Task("settings", "Which settings does the runtime take, how are they checked, and what sizes the pool?", _settings),
-    Task("metrics", "Which metrics does the runtime export, and how many of them measure seconds?", _metrics),
     Task("formats", "Which trace formats does the client read, and how does it tell them apart?", _formats),
 )
 
@@ -194,9 +176,13 @@ def _fullest(found: list[Match]) -> Match:
     return next(match for match in found if match.path == path)
 
 
+def _sum(numbers: Iterable[int]) -> str:
+    return f"({' + '.join(map(str, numbers))})"
+
+
 def _number(text: str, unit: str) -> int:
     words = text.replace(",", "").split()
-    for number, word in zip(words, words[1:], strict=False):
+    for number, word in pairwise(words):
         if word.rstrip(";:.") == unit and number.isdigit():
             return int(number)
     raise PlanFailed(f"no number of {unit} in {text[:120]!r}")

@@ -12,7 +12,7 @@ from typing import Any
 from .calculator import CannotCalculate, calculate
 from .workspace import MAX_FILE_BYTES, ToolError, Workspace
 
-MAX_RESULT_CHARS = 1500
+MAX_RESULT_CHARS = 1200
 MAX_LINE_CHARS = 120
 MAX_PATTERN_CHARS = 200
 SEARCH_TIMEOUT_S = 5.0

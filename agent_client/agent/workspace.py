@@ -19,7 +19,7 @@ class ToolError(Exception):
 
 
 class Workspace:
-    """Text files below `root`. Paths are relative to it; none leads out of it, by `..`, by symlink or by being absolute.
+    """Text files below `root`. Paths are relative to it, and none leads out of it: by `..`, by symlink, by `/`.
 
     Raises NotADirectoryError when `root` is no folder.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 from pathlib import Path
@@ -60,13 +61,16 @@ async def _replay(trace: Trace, target: str, options: ReplayOptions, **choices: 
         loop.remove_signal_handler(signal.SIGINT)
         task.cancel()
 
-    loop.add_signal_handler(signal.SIGINT, stop)
+    # Where an event loop cannot take signals (Windows), Ctrl-C ends the command without a report.
+    with contextlib.suppress(NotImplementedError):
+        loop.add_signal_handler(signal.SIGINT, stop)
     try:
         return await task
     except asyncio.CancelledError:
         return None
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        with contextlib.suppress(NotImplementedError):
+            loop.remove_signal_handler(signal.SIGINT)
 
 
 async def _connected(trace: Trace, target: str, options: ReplayOptions, **choices: Any) -> dict[str, Any]:

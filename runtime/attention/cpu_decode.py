@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from runtime.attention.cpu_kernel import flash
+from runtime.attention.cpu_kernel import flash, join_many
 from runtime.batch import StepPlan
 from runtime.kv_pool import LayerKV
 
@@ -208,10 +208,8 @@ def decode_attention(
         made = until
     outs[made:-1] = rest_out
     lses[made:-1] = rest_lse
-    partial_lse = lses[layout.partials]
-    weights = torch.softmax(partial_lse, dim=1)
-    out = (outs[layout.partials] * weights[..., None]).sum(1).to(query.dtype)
-    return out.view(layout.count, heads, dim), torch.logsumexp(partial_lse, dim=1).view(layout.count, heads)
+    out, lse = join_many(outs[layout.partials], lses[layout.partials])
+    return out.to(query.dtype).view(layout.count, heads, dim), lse.view(layout.count, heads)
 
 
 def _rest_attention(

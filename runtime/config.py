@@ -34,7 +34,7 @@ class ServeConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(default="smollm2", min_length=1)
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"] = "auto"
     device: str = "auto"
     attention: str = "auto"
     max_context: int | None = Field(default=None, ge=2)

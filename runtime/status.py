@@ -14,6 +14,7 @@ from runtime.errors import (
     EngineFailed,
     InvalidRequest,
     QueueFull,
+    RequestCancelled,
     RequestTooLarge,
     RuntimeServiceError,
     SessionNotFound,
@@ -37,6 +38,7 @@ _CODES: tuple[tuple[type[RuntimeServiceError], grpc.StatusCode], ...] = (
     (SessionBusy, grpc.StatusCode.FAILED_PRECONDITION),
     (SessionRefusesPrompt, grpc.StatusCode.FAILED_PRECONDITION),
     (ShuttingDown, grpc.StatusCode.UNAVAILABLE),
+    (RequestCancelled, grpc.StatusCode.CANCELLED),
     (EngineFailed, grpc.StatusCode.INTERNAL),
 )
 

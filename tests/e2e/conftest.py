@@ -52,7 +52,9 @@ def running_server(folder: Path, model: str | Path, *flags: str) -> Iterator[Run
     ready_file, log_file = folder / "ready.json", folder / "server.log"
     ready_file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "runtime", "serve", "--model", str(model), "--port", "0", "--metrics-port", "0"]
-    command += ["--kv-memory", "64MiB", "--ready-file", str(ready_file), *flags]
+    command += ["--ready-file", str(ready_file), *flags]
+    if "--num-blocks" not in flags:
+        command += ["--kv-memory", "64MiB"]
     with log_file.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "200"})
     try:

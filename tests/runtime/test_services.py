@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -76,7 +77,8 @@ class Server:
 
 
 @contextmanager
-def serving(loaded: LoadedModel, **settings: Any) -> Iterator[Server]:
+def serving(loaded: LoadedModel, status: int = 0, **settings: Any) -> Iterator[Server]:
+    """A runtime in a thread of its own; `status` is what it must exit with."""
     config = ServeConfig(metrics_port=None, num_blocks=BLOCKS, **settings)
     ready = threading.Event()
     made: dict[str, Any] = {}
@@ -97,7 +99,7 @@ def serving(loaded: LoadedModel, **settings: Any) -> Iterator[Server]:
     server.channel.close()
     made["loop"].call_soon_threadsafe(made["stop"].asked.set)
     thread.join(60)
-    assert made["status"] == 0
+    assert made["status"] == status
 
 
 @pytest.fixture(scope="module")
@@ -343,6 +345,17 @@ def test_a_lowered_context_holds(loaded: LoadedModel) -> None:
         assert small.inference.GetModelInfo(inference_pb2.GetModelInfoRequest()).context_length == 64
         error = refused(lambda: generate(small, prompt_of(64, seed=24), 1))
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_engine_ends_the_runtime_instead_of_hanging_its_callers(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(loaded, status=1) as doomed:
+        # Under everything that the engine itself can handle: its thread ends.
+        monkeypatch.setattr(doomed.runtime._engine, "_drop_cancelled", sys.exit)
+        error = refused(lambda: generate(doomed, ids_prompt(9)))
+        assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED)
 
 
 HOSTILE: dict[str, tuple[inference_pb2.GenerateRequest, str]] = {

@@ -323,11 +323,11 @@ class PrefixStore:
         return self._pool.free
 
     def _make_room(self, seq: Sequence, blocks: int) -> None:
-        self.retention.expire()
         if self._pool.free < blocks:
             available = obtainable_blocks(self._pool, self._tree, self._open, blocks)
             if available < blocks:
                 raise OutOfBlocks(blocks, available, self.num_blocks)
+        self.retention.expire()
         excess = self.retention.over_quota(seq.cursor, blocks)
         if excess:
             self._evict(excess, seq.namespace)
@@ -372,12 +372,14 @@ class PrefixStore:
         *,
         public_tokens: int = 0,
         in_flight: int = 0,
+        across: bool = True,
     ) -> Verdict:
         """Return why each token of a prompt would hit or miss now. Changes nothing.
 
         Args:
             tokens: int[n], n >= 1.
             in_flight: leading tokens that a running sequence is about to commit.
+            across: say so where another namespace holds them.
 
         Raises:
             InvalidTokens, InvalidArgument: no tokens, or no history is kept.
@@ -388,7 +390,7 @@ class PrefixStore:
         if self._witness is None:
             raise InvalidArgument("history_tokens is 0: what was evicted is not remembered")
         cached = self.match(ids, namespace, public_tokens)
-        return self._witness.explain(self._tree, ids, namespace, cached, in_flight)
+        return self._witness.explain(self._tree, ids, namespace, cached, in_flight, across)
 
     def stats(self) -> StoreStats:
         """Count the pool and the tree; amortised O(1), see `StoreStats.max_depth`."""

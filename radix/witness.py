@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from radix.cuts import CutLog
 from radix.history import History, Trail
@@ -14,6 +15,7 @@ from radix.tree import RadixTree
 from radix.verdict import Findings, Verdict, assemble
 
 _HEAD = 16
+_NAMESPACES_SEARCHED = 256
 
 
 class Witness:
@@ -54,7 +56,9 @@ class Witness:
         for seq in [s for s in self._trails if namespace in (None, s.namespace)]:
             del self._trails[seq]
 
-    def explain(self, tree: RadixTree, tokens: Ints, namespace: Namespace, cached: int, in_flight: int) -> Verdict:
+    def explain(
+        self, tree: RadixTree, tokens: Ints, namespace: Namespace, cached: int, in_flight: int, across: bool
+    ) -> Verdict:
         stored, beside = self._history.lookup(tokens, namespace, _HEAD)
         cut = None
         if cached < len(tokens):
@@ -62,7 +66,8 @@ class Witness:
             place, length = found if found is not None else (None, 0)
             if length == cached:
                 cut = self.cuts.find(place, namespace, cached, int(tokens[cached]))
-        elsewhere, other = self._elsewhere(tree, tokens, namespace, max(cached, stored, in_flight))
+        known = max(cached, stored, in_flight)
+        elsewhere, other = self._elsewhere(tree, tokens, namespace, known) if across else (0, None)
         return assemble(
             Findings(
                 prompt_tokens=len(tokens),
@@ -81,7 +86,7 @@ class Witness:
     def _elsewhere(tree: RadixTree, tokens: Ints, namespace: Namespace, known: int) -> tuple[int, Namespace | None]:
         """Return how far another namespace holds these tokens, where that is further than `known`."""
         best: tuple[int, Namespace | None] = (known, None)
-        for other, root in tree.roots.items():
+        for other, root in islice(tree.roots.items(), _NAMESPACES_SEARCHED):
             if other != namespace and int(tokens[0]) in root.children:
                 length = tree.match(tokens, other)
                 if length > best[0]:

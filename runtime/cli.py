@@ -206,6 +206,15 @@ def serve(
             metavar="off|embedded|URL",
         ),
     ] = _default("redis"),
+    redis_head_tokens: Annotated[
+        str,
+        _option(
+            "redis_head_tokens",
+            _WATCH,
+            "Tokens of each tree node that are published as text; 0 keeps all prompt text out of Redis.",
+            metavar="N",
+        ),
+    ] = _default("redis_head_tokens"),
     log_level: Annotated[
         str, _option("log_level", _WATCH, "debug, info, warning or error.", metavar="LEVEL")
     ] = _default("log_level"),

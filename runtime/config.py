@@ -57,6 +57,7 @@ class ServeConfig(BaseModel):
     session_idle_seconds: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
 
     redis: str = "off"
+    redis_head_tokens: int = Field(default=16, ge=0, le=256)
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import logging
 import time
 from pathlib import Path
@@ -16,17 +14,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from runtime.attention import make_backend
 from runtime.attention.hook import HOOK
 from runtime.errors import InvalidRequest, ModelNotFound, ModelRefused
+from runtime.fingerprint import fingerprint, folder_digest
 from runtime.loaded_model import LoadedModel, ModelInfo
+from runtime.model_files import locate, short_name
 from runtime.probe import probe, trace_layers
 from runtime.refusals import refuse_unservable
-from runtime.weights_cache import (
-    convert_gguf,
-    converted_folder,
-    file_digest,
-    gemma3_gguf,
-    scratch_folder,
-    smollm2_gguf,
-)
+from runtime.weight_layout import lay_out_for_decode
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +31,6 @@ DTYPES = {
     "float16": torch.float16,
     "fp16": torch.float16,
 }
-
-_WEIGHT_SUFFIXES = (".safetensors", ".bin")
-_WHOLE_FILE = 1 << 30
-_SAMPLES = 64
-_SAMPLE_BYTES = 1 << 20
 
 
 def load_model(model: str, *, dtype: str = "auto", device: str = "auto", attention: str = "auto") -> LoadedModel:
@@ -57,18 +45,18 @@ def load_model(model: str, *, dtype: str = "auto", device: str = "auto", attenti
     weights_dtype = _dtype(dtype, target)
     make_backend(attention)
     began = time.monotonic()
-    folder, weights_digest = _locate(model, weights_dtype)
+    folder, source_digest = locate(model, weights_dtype)
     try:
-        config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelNotFound(f"{model}: no model config that transformers knows in {folder} ({error})") from error
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:
+        raise ModelNotFound(f"{model}: no config of a model that transformers knows in {folder} ({error})") from error
     refuse_unservable(config)
+    weights_digest = source_digest or folder_digest(folder)
     log.info("loading %s (%s) on %s", model, weights_dtype, target)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=weights_dtype)
+    network, tokenizer = _read(folder, weights_dtype)
     network.to(target)
     loaded = prepare_model(
-        network, tokenizer, name=_short_name(model), weights_digest=weights_digest, attention=attention
+        network, tokenizer, name=short_name(model), weights_digest=weights_digest, attention=attention
     )
     log.info("loaded %s in %.1f s", model, time.monotonic() - began)
     return loaded
@@ -84,6 +72,7 @@ def prepare_model(
     refuse_unservable(network.config)
     network.eval()
     network.requires_grad_(False)
+    lay_out_for_decode(network)
     network.set_attn_implementation(HOOK)
     if network.config._attn_implementation != HOOK:
         raise ModelRefused(f"{type(network).__name__} does not let its attention be replaced")
@@ -104,7 +93,7 @@ def prepare_model(
         kv_dtype=_dtype_name(kv_dtype),
         device=str(network.device),
         kv_bytes_per_token=sum(shape.bytes_per_token(kv_dtype) for shape in layers),
-        fingerprint=_fingerprint(network, tokenizer, weights_digest, kv_dtype),
+        fingerprint=fingerprint(network, tokenizer, weights_digest, kv_dtype),
         has_chat_template=getattr(tokenizer, "chat_template", None) is not None,
         attention_backend=backend.name,
     )
@@ -113,6 +102,22 @@ def prepare_model(
     error = probe(loaded)
     log.info("%s: logits through the cache differ from the ordinary forward by %.1e (relative)", name, error)
     return loaded
+
+
+def _read(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        loading: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, trust_remote_code=False, output_loading_info=True
+        )
+    except Exception as error:
+        raise ModelNotFound(f"{folder}: the weights or the tokenizer cannot be read ({error})") from error
+    network, report = loading
+    # transformers fills what a checkpoint lacks with random numbers, and goes on.
+    lacking = sorted(report["missing_keys"])
+    if lacking:
+        raise ModelRefused(f"{folder}: the checkpoint lacks {len(lacking)} tensors, the first is {lacking[0]}")
+    return network, tokenizer
 
 
 def _device(name: str) -> torch.device:
@@ -138,82 +143,6 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _short_name(model: str) -> str:
-    path = Path(model)
-    return path.resolve().stem if path.exists() and path.suffix == ".gguf" else path.name if path.exists() else model
-
-
-def _locate(model: str, dtype: torch.dtype) -> tuple[Path, str]:
-    """The folder that transformers loads from, and a digest of the weights in it."""
-    if model == "smollm2":
-        return _from_gguf(smollm2_gguf(), dtype)
-    if model == "gemma3-270m":
-        return _from_gemma_package(dtype)
-    path = Path(model).expanduser()
-    if path.is_file():
-        if path.suffix != ".gguf":
-            raise ModelNotFound(f"{model} is a file, but not a .gguf file: pass the folder that holds config.json")
-        return _from_gguf(path, dtype)
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelNotFound(f"{model} holds no config.json")
-        return path, _folder_digest(path)
-    if path.suffix == ".gguf" or model.startswith((".", "/", "~")) or model.count("/") != 1:
-        raise ModelNotFound(f"{model} is neither a file nor a folder nor a hub id (owner/name), smollm2 or gemma3-270m")
-    folder = _from_hub(model)
-    return folder, _folder_digest(folder)
-
-
-def _from_gguf(path: Path, dtype: torch.dtype) -> tuple[Path, str]:
-    digest = file_digest(path)
-    return convert_gguf(path, digest, dtype), digest
-
-
-def _from_gemma_package(dtype: torch.dtype) -> tuple[Path, str]:
-    digest, assemble = gemma3_gguf()
-    target = converted_folder(digest, dtype)
-    if not target.is_dir():
-        with scratch_folder(target.parent) as scratch:
-            convert_gguf(assemble(scratch / "gemma-3-270m-q4_k_m.gguf"), digest, dtype)
-    return target, digest
-
-
-def _from_hub(model: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
-    try:
-        return Path(snapshot_download(model, allow_patterns=patterns))
-    except Exception as error:
-        raise ModelNotFound(f"{model}: not in the hub's local cache and not to be fetched ({error})") from error
-
-
-def _folder_digest(folder: Path) -> str:
-    """Digest over the names and contents of a folder's weight files and config.
-
-    A file of up to 1 GiB is read whole; of a larger one the size, the head and 64 samples of 1 MiB, evenly spread. An
-    edit in place that misses every sample is not seen.
-    """
-    digest = hashlib.sha256()
-    files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHT_SUFFIXES or path.name == "config.json")
-    if not any(path.suffix in _WEIGHT_SUFFIXES for path in files):
-        raise ModelNotFound(f"{folder} holds no weights ({' or '.join(_WEIGHT_SUFFIXES)})")
-    for path in files:
-        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        digest.update((file_digest(path) if path.stat().st_size <= _WHOLE_FILE else _sampled_digest(path)).encode())
-    return digest.hexdigest()
-
-
-def _sampled_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        for sample in range(_SAMPLES):
-            file.seek(sample * (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
-            digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
-
-
 def _eos_token_ids(network: Any, tokenizer: Any) -> tuple[int, ...]:
     found: set[int] = set()
     generation = getattr(network, "generation_config", None)
@@ -221,17 +150,3 @@ def _eos_token_ids(network: Any, tokenizer: Any) -> tuple[int, ...]:
         ids = getattr(holder, "eos_token_id", None)
         found.update(ids if isinstance(ids, (list, tuple)) else [] if ids is None else [ids])
     return tuple(sorted(found))
-
-
-def _fingerprint(network: Any, tokenizer: Any, weights_digest: str, kv_dtype: torch.dtype) -> str:
-    """Digest over everything that decides what a token's keys and values are, and what text they stand for."""
-    digest = hashlib.sha256()
-    parts = [weights_digest, _dtype_name(network.dtype), _dtype_name(kv_dtype)]
-    parts.append(json.dumps(network.config.to_diff_dict(), sort_keys=True, default=str))
-    if tokenizer is not None:
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        parts.append(backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True))
-        parts.append(json.dumps(getattr(tokenizer, "chat_template", None), sort_keys=True))
-    for part in parts:
-        digest.update(f"{len(part)}:{part}".encode())
-    return digest.hexdigest()

@@ -15,6 +15,17 @@ BATCH_DEPENDENT_ROPE = ("dynamic", "longrope", "su")
 # Layer types of transformers configs that keep keys and values for every position (or a window of them).
 ATTENTION_LAYERS = ("full_attention", "sliding_attention", "attention")
 
+# Layer types that keep a state in place of keys and values.
+RECURRENT_LAYERS = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "hybrid")
+
+# Config fields that only models with such layers have.
+RECURRENT_FIELDS = ("state_size", "ssm_cfg", "mamba_d_state", "lru_width", "attention_hidden_size")
+
+_RECURRENT = (
+    "{} (linear attention, Mamba and their like): a state belongs to one point of one sequence and cannot be shared by "
+    "prefix as keys and values can"
+)
+
 
 def refuse_unservable(config: PreTrainedConfig) -> None:
     """Raises ModelRefused when a model of this config cannot be served from a cache of keys and values."""
@@ -24,26 +35,19 @@ def refuse_unservable(config: PreTrainedConfig) -> None:
             "which a prefix of tokens does not determine"
         )
     text = config.get_text_config(decoder=True)
-    _refuse_recurrent(text)
+    _refuse_layers(text)
     _refuse_batch_dependent_rope(text)
     _refuse_bypass(config)
 
 
-def _refuse_recurrent(config: PreTrainedConfig) -> None:
+def _refuse_layers(config: PreTrainedConfig) -> None:
     for kind in getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ():
+        if kind in RECURRENT_LAYERS:
+            raise ModelRefused(_RECURRENT.format(f"{config.model_type} has {kind} layers"))
         if kind not in ATTENTION_LAYERS:
-            raise ModelRefused(
-                f"{config.model_type} has {kind} layers: their state belongs to one point of one sequence and cannot "
-                "be shared by prefix as keys and values can"
-            )
-    if any(
-        hasattr(config, name)
-        for name in ("state_size", "ssm_cfg", "mamba_d_state", "lru_width", "attention_hidden_size")
-    ):
-        raise ModelRefused(
-            f"{config.model_type} has recurrent (Mamba-like) layers: their state belongs to one point of one sequence "
-            "and cannot be shared by prefix as keys and values can"
-        )
+            raise ModelRefused(f"{config.model_type} has {kind} layers, whose attention the cache does not reproduce")
+    if any(hasattr(config, name) for name in RECURRENT_FIELDS):
+        raise ModelRefused(_RECURRENT.format(f"{config.model_type} has recurrent (Mamba-like) layers"))
 
 
 def _rope_types(parameters: Any) -> Iterator[str]:

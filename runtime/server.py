@@ -9,8 +9,9 @@ import socket
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from ipaddress import ip_address
 
-from radix.metadata_client import BadRedisUrl
+from radix.metadata_client import BadRedisUrl, connect
 from runtime.config import BadConfig, ServeConfig
 from runtime.description import describe
 from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
@@ -53,6 +54,9 @@ async def _serve(config: ServeConfig) -> int:
     stop = StopSignals(asyncio.get_running_loop(), before_exit=embedded.stop if embedded is not None else None)
     grpc_server = GrpcServer(config.host, config.port)
     try:
+        if config.redis not in ("off", "embedded"):
+            # Only to refuse a bad URL before the model is loaded.
+            connect(config.redis, timeout_s=1.0).close()
         loaded = await asyncio.to_thread(
             load_model, config.model, dtype=config.dtype, device=config.device, attention=config.attention
         )
@@ -101,6 +105,7 @@ class Runtime:
                 self._engine.call,
                 describe=lambda: describe(self._shared, grpc_server.target),
                 decode=encoder.decode_head,
+                head_tokens=config.redis_head_tokens,
             )
         self._shared = ServiceContext(
             engine=self._engine,
@@ -183,12 +188,24 @@ class Runtime:
             model=self._shared.info.name,
             pid=os.getpid(),
         )
+        if not is_loopback(self._config.host):
+            log.warning("%s may be reachable from other machines, and nothing authenticates callers", self._config.host)
         if self._config.ready_file is not None:
             write_ready_file(self._config.ready_file, ready)
         also = {"metrics": ready.metrics_url, "redis": ready.redis_url}
         log.info(
             "serving %s on %s%s", ready.model, ready.target, "".join(f", {k} {url}" for k, url in also.items() if url)
         )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def limit_context(loaded: LoadedModel, max_context: int | None) -> LoadedModel:

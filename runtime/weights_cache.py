@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import json
@@ -32,15 +31,6 @@ def cache_root() -> Path:
     """The folder for converted weights: RADIXLOOP_CACHE_DIR, else the user's cache folder."""
     override = os.environ.get("RADIXLOOP_CACHE_DIR")
     return Path(override) if override else platformdirs.user_cache_path("radixloop")
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a whole file, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def smollm2_gguf() -> Path:

@@ -18,7 +18,7 @@ from ..words import count, duration, share
 from .failures import reported
 from .stats import hit_rate
 
-_BAR = 40
+_BAR = 50
 
 
 @dataclass(frozen=True)
@@ -77,39 +77,41 @@ def screen(target: str, model: ModelInfo, before: Look, now: Look, trouble: str 
         flow.add_row(label, rate(name), count(getattr(stats, name)))
     recent = share(recent_hits / recent_prompt) if recent_prompt else "–"
     flow.add_row("hit rate", recent, share(hit_rate(stats)))
-    lines: list[RenderableType] = [
-        Text.assemble((model.model, "bold"), f"  {target}  up {duration(stats.uptime_s)}"),
-        Text(
-            f"requests {stats.running_requests} running, {stats.waiting_requests} waiting, "
-            f"{count(stats.requests_total)} in all; {count(stats.sessions)} sessions; "
-            f"{count(stats.cancelled_total)} cancelled, {count(stats.failed_total)} failed, "
-            f"{count(stats.preemptions_total)} preempted"
-        ),
-        Text(),
-        _pool(stats),
-        Text(
-            f"tree {count(stats.cached_tokens)} tokens in {count(stats.nodes)} nodes, {stats.max_depth} deep, "
-            f"{count(stats.namespaces)} namespaces; {count(stats.unused_slots)} slots unused"
-        ),
-        Text(),
-        flow,
-    ]
+    state = Table.grid(padding=(0, 2))
+    state.add_column(style="dim")
+    running = (
+        f"{stats.running_requests} running, {stats.waiting_requests} waiting, {count(stats.requests_total)} so far"
+    )
+    state.add_row("requests", running)
+    state.add_row(
+        "",
+        f"{count(stats.cancelled_total)} cancelled, {count(stats.failed_total)} failed, "
+        f"{count(stats.preemptions_total)} preempted",
+    )
+    state.add_row("sessions", f"{count(stats.sessions)} open")
+    state.add_row("pool", _pool_bar(stats))
+    state.add_row("", _pool_legend(stats))
+    state.add_row("tree", f"{count(stats.cached_tokens)} tokens in {count(stats.nodes)} nodes, {stats.max_depth} deep")
+    state.add_row("", f"{count(stats.namespaces)} namespaces, {count(stats.unused_slots)} slots unused")
+    title = Text.assemble((model.model, "bold"), f"  {target}  up {duration(stats.uptime_s)}")
+    lines: list[RenderableType] = [title, Text(), state, Text(), flow]
     if trouble:
         lines += [Text(), Text(trouble, style="red")]
     return Group(*lines)
 
 
-def _pool(stats: CacheStats) -> Text:
+def _pool_bar(stats: CacheStats) -> Text:
     total = max(1, stats.total_blocks)
     used = round(_BAR * stats.active_blocks / total)
     cached = min(_BAR - used, round(_BAR * stats.cached_blocks / total))
-    bar = Text("pool ")
-    bar.append("█" * used, style="yellow")
-    bar.append("█" * cached, style="cyan")
-    bar.append("░" * (_BAR - used - cached), style="dim")
-    bar.append(f" {count(stats.total_blocks)} blocks: ")
-    bar.append(f"{count(stats.active_blocks)} in use", style="yellow")
-    bar.append(", ")
-    bar.append(f"{count(stats.cached_blocks)} cached", style="cyan")
-    bar.append(f", {count(stats.free_blocks)} free")
-    return bar
+    return Text.assemble(("█" * used, "yellow"), ("█" * cached, "cyan"), ("░" * (_BAR - used - cached), "dim"))
+
+
+def _pool_legend(stats: CacheStats) -> Text:
+    return Text.assemble(
+        f"{count(stats.total_blocks)} blocks: ",
+        (f"{count(stats.active_blocks)} in use", "yellow"),
+        ", ",
+        (f"{count(stats.cached_blocks)} cached", "cyan"),
+        f", {count(stats.free_blocks)} free",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,3 +133,13 @@ def test_an_unknown_setting_is_refused_by_name() -> None:
     with pytest.raises(BadConfig) as caught:
         build_config({"ports": 1})
     assert caught.value.field == "ports"
+
+
+def test_the_table_of_settings_names_each_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `--([a-z-]+)` \| `?([^`|]*?)`? \|", page, re.MULTILINE))
+    assert rows.keys() == {name.replace("_", "-") for name in ServeConfig.model_fields}
+    for name, setting in ServeConfig.model_fields.items():
+        if setting.default is not None and not isinstance(setting.default, bool):
+            shown = f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
+            assert rows[name.replace("_", "-")] == shown

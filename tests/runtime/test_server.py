@@ -96,6 +96,14 @@ def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ready.json"]
 
 
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False), ("box.lan", False)],
+)
+def test_what_is_reachable_from_elsewhere(host: str, expected: bool) -> None:
+    assert server.is_loopback(host) is expected
+
+
 def test_a_model_without_a_context_length_needs_one() -> None:
     loaded = LoadedModel(None, None, info(8), (), None, False)  # type: ignore[arg-type]
     assert server.limit_context(loaded, 60).info.context_length == 60

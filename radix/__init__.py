@@ -6,17 +6,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radix.errors import InvalidArgument, InvalidTokens, OutOfBlocks, RadixError, SequenceClosed
+    from radix.block_events import BlockEvent, BlockRemoved, BlockStored, block_hash
+    from radix.errors import (
+        InvalidArgument,
+        InvalidTokens,
+        LeaseNotFound,
+        LeaseRefused,
+        OutOfBlocks,
+        RadixError,
+        SequenceClosed,
+    )
     from radix.info import Copy, NodeInfo, StoreStats
+    from radix.leases import Lease
     from radix.namespace import Namespace
     from radix.sequence import Sequence
     from radix.store import PrefixStore
     from radix.tokens import common_prefix
+    from radix.verdict import Cause, Span, Verdict
 
 __all__ = [
+    "BlockEvent",
+    "BlockRemoved",
+    "BlockStored",
+    "Cause",
     "Copy",
     "InvalidArgument",
     "InvalidTokens",
+    "Lease",
+    "LeaseNotFound",
+    "LeaseRefused",
     "Namespace",
     "NodeInfo",
     "OutOfBlocks",
@@ -24,17 +42,31 @@ __all__ = [
     "RadixError",
     "Sequence",
     "SequenceClosed",
+    "Span",
     "StoreStats",
+    "Verdict",
+    "block_hash",
     "common_prefix",
 ]
 
 _HOMES = {
-    "errors": ("InvalidArgument", "InvalidTokens", "OutOfBlocks", "RadixError", "SequenceClosed"),
+    "block_events": ("BlockEvent", "BlockRemoved", "BlockStored", "block_hash"),
+    "errors": (
+        "InvalidArgument",
+        "InvalidTokens",
+        "LeaseNotFound",
+        "LeaseRefused",
+        "OutOfBlocks",
+        "RadixError",
+        "SequenceClosed",
+    ),
     "info": ("Copy", "NodeInfo", "StoreStats"),
+    "leases": ("Lease",),
     "namespace": ("Namespace",),
     "sequence": ("Sequence",),
     "store": ("PrefixStore",),
     "tokens": ("common_prefix",),
+    "verdict": ("Cause", "Span", "Verdict"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from radix.cursor import Cursor
 from radix.node import Node
 from radix.pool import BlockPool
 from radix.sequence import Sequence
@@ -19,19 +20,21 @@ def obtainable_blocks(pool: BlockPool, tree: RadixTree, open_sequences: Iterable
     in use holds beside its child's copy or beside a reader's own: at most one a branch point and one a sequence.
     Only inside that margin are the paths walked.
     """
-    readers = [seq for seq in open_sequences if seq.node is not None]
+    readers = [
+        cursor for seq in open_sequences for cursor in (seq.cursor, seq.public_cursor) if cursor.node is not None
+    ]
     upper = pool.num_blocks - pool.pinned
-    margin = tree.nodes - len(tree.queued) + len(readers)
+    margin = tree.nodes - len(tree.queues) + len(readers)
     if needed > upper or needed <= upper - margin:
         return upper
     return pool.num_blocks - _stuck(pool, tree, readers)
 
 
-def _stuck(pool: BlockPool, tree: RadixTree, readers: list[Sequence]) -> int:
+def _stuck(pool: BlockPool, tree: RadixTree, readers: list[Cursor]) -> int:
     stuck = pool.seq_refs > 0
     live_children: dict[Node, set[Node]] = {}
-    for seq in readers:
-        node = seq.node
+    for cursor in readers:
+        node = cursor.node
         while node is not None and node.parent is not None:
             known = node in live_children
             live_children.setdefault(node, set())

@@ -27,3 +27,20 @@ class OutOfBlocks(RadixError):
         self.needed = needed
         self.available = available
         self.total = total
+
+
+class LeaseNotFound(RadixError):
+    """No lease goes by that id, or it has ended."""
+
+
+class LeaseRefused(RadixError):
+    """The leased share of the pool would pass its cap."""
+
+    def __init__(self, wanted_tokens: int, leased_tokens: int, cap_tokens: int) -> None:
+        super().__init__(
+            f"{wanted_tokens} more tokens cannot be leased: {leased_tokens} are, "
+            f"and the cap is {cap_tokens} (leasable_share)"
+        )
+        self.wanted_tokens = wanted_tokens
+        self.leased_tokens = leased_tokens
+        self.cap_tokens = cap_tokens

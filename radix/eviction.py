@@ -1,7 +1,7 @@
 """Eviction: an order over leaves, and a queue that gives the next one in O(log n).
 
-A policy is one function of a node whose value sorts first what should go first. To add one, write the function and
-name it in POLICIES.
+A policy is one function of a leaf's last mark, the stretch that would be trimmed first; what sorts first goes first. To
+add one, write the function and name it in POLICIES.
 """
 
 from __future__ import annotations
@@ -9,20 +9,42 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from radix.errors import InvalidArgument
+from radix.marks import Mark
 from radix.node import Node
 
-Policy: TypeAlias = Callable[[Node], float]
+# Keys of one policy compare with each other: numbers, or tuples of them.
+Policy: TypeAlias = Callable[[Mark], Any]
 
 
-def lru(node: Node) -> float:
-    """Least recently used first. A path is touched as a whole, so a parent is never older than its children."""
-    return node.last_used
+def lru(tail: Mark) -> Any:
+    """Least recently used first. A path is touched from its root, so what comes earlier in a run is never older."""
+    return tail.last_used
 
 
-POLICIES: dict[str, Policy] = {"lru": lru}
+def lfu(tail: Mark) -> Any:
+    """Least often opened first, then least recently."""
+    return (tail.hits, tail.last_used)
+
+
+def slru(tail: Mark) -> Any:
+    """Segmented LRU (Karedla, Love, Wherry 1994), as a key: what was never opened again goes before what was."""
+    return (tail.hits > 0, tail.last_used)
+
+
+def priority(tail: Mark) -> Any:
+    """Lowest priority of the requests that used it first, then least recently used."""
+    return (tail.priority, tail.last_used)
+
+
+def agent(tail: Mark) -> Any:
+    """Branches that are finished or were left by their session first; within that, least recently used first."""
+    return (not tail.superseded, tail.last_used)
+
+
+POLICIES: dict[str, Policy] = {"lru": lru, "lfu": lfu, "slru": slru, "priority": priority, "agent": agent}
 
 
 def policy_named(name: str) -> Policy:
@@ -32,17 +54,24 @@ def policy_named(name: str) -> Policy:
     return POLICIES[name]
 
 
+def eviction_key(policy: Policy, node: Node) -> tuple[int, Any]:
+    """Leased stretches go after all others, by their highest lease priority; within that, the policy decides."""
+    tail = node.marks[-1]
+    rank = 1 + max(lease.priority for lease in tail.leases) if tail.leases else 0
+    return rank, policy(tail)
+
+
 class EvictionQueue:
     """Leaves in the order of a policy.
 
     Entries are lazy: a use of a node changes its key and not the heap. When an entry comes up, its key is compared with
-    the node's present one and it is queued again if it grew.
+    the node's present one, and it is queued again if it grew. Whoever lowers a key pushes the node again.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, tickets: count[int]) -> None:
         self._policy = policy
-        self._heap: list[tuple[float, int, Node]] = []
-        self._tickets = count(1)
+        self._heap: list[tuple[tuple[int, Any], int, Node]] = []
+        self._tickets = tickets
         self._live = 0
 
     def __len__(self) -> int:
@@ -53,25 +82,40 @@ class EvictionQueue:
         if not node.ticket:
             self._live += 1
         node.ticket = next(self._tickets)
-        heapq.heappush(self._heap, (self._policy(node), node.ticket, node))
+        node.key = eviction_key(self._policy, node)
+        heapq.heappush(self._heap, (node.key, node.ticket, node))
         if len(self._heap) > 2 * self._live + 64:
             self._heap = [entry for entry in self._heap if entry[2].ticket == entry[1]]
             heapq.heapify(self._heap)
+
+    def requeue_if_lower(self, node: Node) -> None:
+        if eviction_key(self._policy, node) < node.key:
+            self.push(node)
 
     def discard(self, node: Node) -> None:
         if node.ticket:
             node.ticket = 0
             self._live -= 1
 
+    def peek(self) -> tuple[tuple[int, Any], int, Node] | None:
+        """Return key, ticket and node of the leaf that should go first; None when there is none."""
+        while self._heap:
+            entry = self._heap[0]
+            key, ticket, node = entry
+            if node.ticket != ticket:
+                heapq.heappop(self._heap)
+            elif eviction_key(self._policy, node) > key:
+                heapq.heappop(self._heap)
+                self.push(node)
+            else:
+                return entry
+        return None
+
     def pop(self) -> Node | None:
         """Remove and return the leaf that should go first; None when there is none."""
-        while self._heap:
-            key, ticket, node = heapq.heappop(self._heap)
-            if node.ticket != ticket:
-                continue
-            if self._policy(node) > key:
-                self.push(node)
-                continue
-            self.discard(node)
-            return node
-        return None
+        entry = self.peek()
+        if entry is None:
+            return None
+        heapq.heappop(self._heap)
+        self.discard(entry[2])
+        return entry[2]

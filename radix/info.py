@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from radix.namespace import Namespace
+from radix.node import Node
 from radix.tokens import Ints
 
 
@@ -50,7 +51,7 @@ class StoreStats:
     Attributes:
         active_blocks: held by open sequences; cannot be evicted now.
         cached_blocks: held by the tree alone.
-        max_depth: nodes on the longest path.
+        max_depth: nodes on the longest path; of a large tree, as of when an eighth of it last changed.
         unused_slots: slots of held blocks that hold no token of their own (unwritten, or copied from a parent's block).
     """
 
@@ -70,3 +71,23 @@ class StoreStats:
     evicted_blocks: int
     copied_tokens: int
     unused_slots: int
+    leases: int
+    leased_tokens: int
+
+
+def node_info(node: Node, namespace: Namespace, head_tokens: int) -> NodeInfo:
+    """Describe a node."""
+    first = node.marks[0]
+    return NodeInfo(
+        id=node.id,
+        parent_id=node.parent.id if node.parent is not None else 0,
+        namespace=namespace,
+        start=node.start,
+        tokens=len(node.tokens),
+        blocks=len(node.blocks),
+        hits=first.hits,
+        last_used=first.last_used,
+        holders=len(node.users),
+        children=len(node.children),
+        head=node.tokens.view[:head_tokens].copy(),
+    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from radix.cursor import Cursor
+from radix.marks import Mark
 from radix.node import Node
 from radix.pool import BlockPool
 from radix.sequence import Sequence
@@ -19,11 +21,16 @@ def check_store(pool: BlockPool, tree: RadixTree, open_sequences: Collection[Seq
         _check_node(node, tree)
     _equal("tokens in the tree", tree.tokens, sum(len(node.tokens) for node in nodes))
     _equal("nodes in the tree", tree.nodes, len(nodes))
-    _equal("queued leaves", len(tree.queued), sum(node.ticket > 0 for node in nodes))
+    _equal("queued leaves", len(tree.queues), sum(node.ticket > 0 for node in nodes))
     for seq in open_sequences:
         _check_sequence(seq)
+    cursors = [c for seq in open_sequences for c in (seq.cursor, seq.public_cursor) if c.node is not None]
     marked = sum(len(node.users) for node in [*nodes, *tree.roots.values()])
-    _equal("marks in the tree", marked, sum(seq.node is not None for seq in open_sequences))
+    _equal("cursors in the tree", marked, len(cursors))
+    for cursor in cursors:
+        _check_cursor(cursor)
+    leased = sum(end - start for node in nodes for start, end, mark in _stretches(node) if mark.leases)
+    _equal("leased tokens", tree.leased_tokens, leased)
     seq_holds = [seq.table for seq in open_sequences]
     seq_holds += [np.array(seq.copy_sources, dtype=np.int32) for seq in open_sequences if seq.copy_sources]
     pool.check([node.blocks.view for node in nodes], seq_holds)
@@ -46,8 +53,20 @@ def _check_node(node: Node, tree: RadixTree) -> None:
         raise AssertionError(f"{where} is queued and has children")
     if node.is_leaf and not node.ticket and not node.users:
         raise AssertionError(f"{where} is a leaf that nobody reads and that is not queued")
-    if parent.parent is not None and parent.last_used < node.last_used:
-        raise AssertionError(f"{where} was used later than its parent")
+    _equal(f"{where}: end of the last mark", node.marks[-1].end, node.end)
+    ends = [node.start, *(mark.end for mark in node.marks)]
+    if ends != sorted(set(ends)):
+        raise AssertionError(f"{where} has marks that end at {ends[1:]}")
+    used = [*(mark.last_used for mark in parent.marks[-1:]), *(mark.last_used for mark in node.marks)]
+    if used != sorted(used, reverse=True):
+        raise AssertionError(f"{where} has stretches that were used later than what comes before them: {used}")
+
+
+def _stretches(node: Node) -> Iterator[tuple[int, int, Mark]]:
+    start = node.start
+    for mark in node.marks:
+        yield start, mark.end, mark
+        start = mark.end
 
 
 def _check_sequence(seq: Sequence) -> None:
@@ -55,13 +74,18 @@ def _check_sequence(seq: Sequence) -> None:
         raise AssertionError("a closed sequence is among the open ones")
     if len(seq.table) * seq.block_size < seq.length:
         raise AssertionError(f"{seq.length} tokens are committed in {len(seq.table)} blocks")
-    node = seq.node
-    if node is None:
-        return
-    if seq not in node.users:
-        raise AssertionError("a sequence's node does not know it")
-    if node.parent is not None and not node.start < seq.length <= node.end:
-        raise AssertionError(f"a sequence of {seq.length} tokens marks a node from {node.start} to {node.end}")
+    for cursor in (seq.cursor, seq.public_cursor):
+        if cursor.node is not None and cursor.length > seq.length:
+            raise AssertionError(f"a cursor stands at {cursor.length} of {seq.length} tokens")
+
+
+def _check_cursor(cursor: Cursor) -> None:
+    node = cursor.node
+    assert node is not None
+    if cursor not in node.users:
+        raise AssertionError("a cursor's node does not know it")
+    if node.parent is not None and not node.start < cursor.length <= node.end:
+        raise AssertionError(f"a cursor at {cursor.length} marks a node from {node.start} to {node.end}")
 
 
 def _equal(what: str, counted: int, found: int) -> None:

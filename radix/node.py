@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from radix.buffer import IntBuffer
+from radix.cursor import Cursor
+from radix.marks import Mark
 from radix.tokens import Ints
-
-if TYPE_CHECKING:
-    from radix.sequence import Sequence
 
 
 class Node:
@@ -17,34 +16,25 @@ class Node:
     `blocks` are the blocks that the run touches: indices `start // block_size` .. `(end - 1) // block_size` of the
     sequence's block table. A first block that begins before `start` holds the KV of those earlier tokens too, so that
     the deeper node's block serves whenever parent and child both touch it.
+
+    `marks` part the run into stretches, see `radix.marks`; the last one ends where the run does. A root has none.
     """
 
-    __slots__ = (
-        "blocks",
-        "children",
-        "hits",
-        "id",
-        "last_used",
-        "parent",
-        "start",
-        "ticket",
-        "tokens",
-        "users",
-    )
+    __slots__ = ("blocks", "children", "id", "key", "marks", "parent", "start", "ticket", "tokens", "users")
 
-    def __init__(self, node_id: int, parent: Node | None, start: int, tokens: Ints, blocks: Ints, now: float) -> None:
+    def __init__(self, node_id: int, parent: Node | None, start: int, tokens: Ints, blocks: Ints) -> None:
         self.id = node_id
         self.parent = parent
         self.start = start
         self.tokens = IntBuffer(tokens)
         self.blocks = IntBuffer(blocks)
+        self.marks: list[Mark] = []
         self.children: dict[int, Node] = {}
         # Open sequences whose committed tokens end in this run; eviction trims no further than they read.
-        self.users: set[Sequence] = set()
-        self.last_used = now
-        self.hits = 0
-        # The node's valid entry in the eviction queue; 0 when it has none.
+        self.users: set[Cursor] = set()
+        # The node's valid entry in an eviction queue, 0 when it has none, and the key that it was queued under.
         self.ticket = 0
+        self.key: Any = None
 
     @property
     def end(self) -> int:
@@ -57,6 +47,13 @@ class Node:
     @property
     def is_leaf(self) -> bool:
         return not self.children and self.parent is not None
+
+    @property
+    def root(self) -> Node:
+        node = self
+        while node.parent is not None:
+            node = node.parent
+        return node
 
     def read_to(self) -> int:
         """Return the position up to which open sequences read this run; `start` when none does."""

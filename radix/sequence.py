@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from radix.cursor import Cursor
 from radix.namespace import Namespace
 from radix.tokens import Ints
-
-if TYPE_CHECKING:
-    from radix.node import Node
 
 
 class Sequence:
@@ -28,21 +24,26 @@ class Sequence:
         "block_size",
         "closed",
         "copy_sources",
+        "cursor",
         "length",
         "matched",
         "namespace",
-        "node",
         "owned_from",
+        "public_cursor",
+        "public_tokens",
     )
 
-    def __init__(self, namespace: Namespace, block_size: int, table: Ints, length: int, node: Node | None) -> None:
+    def __init__(self, namespace: Namespace, block_size: int, table: Ints, length: int) -> None:
         self.namespace = namespace
         self.block_size = block_size
         self.length = length
         self.matched = length
         self.closed = False
-        # Where the committed tokens end in the tree; None when nothing is to be published.
-        self.node = node
+        # Where it stands in its namespace's tree.
+        self.cursor = Cursor()
+        # And, for its first `public_tokens`, in the tree that its whole model shares.
+        self.public_cursor = Cursor()
+        self.public_tokens = 0
         self._table = table
         self._blocks = len(table)
         # Table indices from here on were allocated by this sequence: only these blocks may be written.

@@ -7,23 +7,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from radix.availability import obtainable_blocks
+from radix.block_events import BlockEvent, BlockEventLog, BlockStored
+from radix.cursor import Cursor
 from radix.errors import InvalidArgument, OutOfBlocks, SequenceClosed
 from radix.eviction import policy_named
-from radix.info import Copy, NodeInfo, StoreStats
+from radix.info import Copy, NodeInfo, StoreStats, node_info
 from radix.invariants import check_store
+from radix.leaf_queues import LeafQueues
 from radix.namespace import Namespace
-from radix.node import Node
+from radix.observers import ChangeLog, Observers, TreeObserver
 from radix.pool import BlockPool
+from radix.retention import Retention
 from radix.sequence import Sequence
-from radix.tokens import as_tokens
+from radix.tokens import Ints, as_tokens
 from radix.tree import RadixTree
+from radix.verdict import Verdict
+from radix.witness import Witness
 
 DEFAULT_NAMESPACE = Namespace()
+_EXACT_DEPTH_NODES = 1024
 
 
 class PrefixStore:
@@ -37,6 +45,9 @@ class PrefixStore:
         eviction: name of the eviction order, see `radix.eviction.POLICIES`.
         clock: seconds, never going back.
         track_changes: keep what `changes` reports.
+        record_events: keep what `events` reports.
+        history_tokens: tokens of evicted prefixes that `explain` remembers; 0 keeps none.
+        leasable_share: of the pool, how much leases may cover together.
 
     Raises:
         InvalidArgument: a value outside its limits.
@@ -48,58 +59,125 @@ class PrefixStore:
         block_size: int,
         eviction: str = "lru",
         clock: Callable[[], float] = time.monotonic,
+        *,
         track_changes: bool = False,
+        record_events: bool = False,
+        history_tokens: int = 0,
+        leasable_share: float = 0.5,
     ) -> None:
         if not 1 <= block_size <= 65536:
             raise InvalidArgument(f"block_size is {block_size}: it must be from 1 to 65536")
+        if history_tokens < 0:
+            raise InvalidArgument(f"history_tokens is {history_tokens}: it must be at least 0")
         self.block_size = block_size
         self.num_blocks = num_blocks
         self._clock = clock
         self._pool = BlockPool(num_blocks)
-        self._tree = RadixTree(self._pool, block_size, policy_named(eviction), track_changes)
+        self._changes = ChangeLog() if track_changes else None
+        self._events = BlockEventLog(block_size, self._namespace_of) if record_events else None
+        self._witness = Witness(history_tokens, clock, self._namespace_of) if history_tokens else None
+        observers: list[TreeObserver] = [o for o in (self._changes, self._events) if o is not None]
+        if self._witness is not None:
+            observers.append(self._witness.cuts)
+        observer = observers[0] if len(observers) == 1 else Observers(observers)
+        queues = LeafQueues(policy_named(eviction))
+        self._tree = RadixTree(self._pool, block_size, queues, observer)
+        self.retention = Retention(self._tree, num_blocks, block_size, clock, leasable_share)
         self._open: set[Sequence] = set()
         self._lookup_tokens = 0
         self._hit_tokens = 0
         self._evicted_tokens = 0
         self._evicted_blocks = 0
         self._copied_tokens = 0
+        self._depth = 0
+        self._depth_at = -1
+
+    def _namespace_of(self, node: object) -> Namespace:
+        return self._tree.namespace_of(node)  # type: ignore[arg-type]
 
     # The life of a sequence
 
-    def match(self, tokens: ArrayLike, namespace: Namespace = DEFAULT_NAMESPACE) -> int:
-        """Return how many leading tokens are cached. Changes nothing.
+    def match(self, tokens: ArrayLike, namespace: Namespace = DEFAULT_NAMESPACE, public_tokens: int = 0) -> int:
+        """Return how many leading tokens are cached. Changes nothing. `public_tokens`: see `open`.
 
         Raises:
             InvalidTokens: see `radix.tokens.as_tokens`.
         """
-        return self._tree.match(as_tokens(tokens), namespace)
+        ids = as_tokens(tokens)
+        length = self._tree.match(ids, namespace)
+        if public_tokens > length:
+            length = max(length, self._tree.match(ids[:public_tokens], replace(namespace, salt=None)))
+        return length
 
-    def open(self, tokens: ArrayLike, namespace: Namespace = DEFAULT_NAMESPACE, publish: bool = True) -> Sequence:
+    def open(
+        self,
+        tokens: ArrayLike,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        *,
+        publish: bool = True,
+        public_tokens: int = 0,
+        priority: int = 0,
+    ) -> Sequence:
         """Open a sequence on the longest cached prefix of `tokens`, at most all but the last token.
 
-        Its blocks are held until it is closed. With `publish=False` it neither reads the cache nor adds to it.
+        Its blocks are held until it is closed.
 
         Args:
             tokens: int[n], n >= 1.
+            publish: False neither reads the cache nor adds to it.
+            public_tokens: so many leading tokens may be shared with every salt of this fingerprint and adapter.
+            priority: of the request, for the eviction policy of that name.
 
         Raises:
             InvalidTokens: no tokens, or see `radix.tokens.as_tokens`.
+            InvalidArgument: `public_tokens` below 0.
         """
         ids = as_tokens(tokens)
         if len(ids) == 0:
             raise InvalidArgument("tokens is empty: a sequence needs at least one")
+        if public_tokens < 0:
+            raise InvalidArgument(f"public_tokens is {public_tokens}: it must be at least 0")
         if not publish:
-            seq = Sequence(namespace, self.block_size, np.empty(0, dtype=np.int32), 0, None)
+            seq = Sequence(namespace, self.block_size, np.empty(0, dtype=np.int32), 0)
         else:
-            node, length, table = self._tree.path(ids[:-1], namespace)
-            seq = Sequence(namespace, self.block_size, table, length, node)
-            self._pool.pin(table)
-            self._tree.enter(seq, node)
-            self._tree.use(node, self._clock(), hit=True)
+            seq = self._open_on_match(ids, namespace, 0 if namespace.salt is None else public_tokens)
+            now = self._clock()
+            for cursor in (seq.cursor, seq.public_cursor):
+                self._tree.use(cursor, now, opened=True, priority=priority)
             self._lookup_tokens += len(ids)
-            self._hit_tokens += length
+            self._hit_tokens += seq.length
+            if self._witness is not None:
+                self._witness.opened(seq, ids[: seq.length])
         self._open.add(seq)
         return seq
+
+    def _open_on_match(self, ids: Ints, namespace: Namespace, public_tokens: int) -> Sequence:
+        tree, reusable = self._tree, ids[:-1]
+        node, length = tree.find_or_plant(reusable, namespace)
+        if not public_tokens:
+            seq = Sequence(namespace, self.block_size, tree.table(node, length), length)
+            self._pool.pin(seq.table)
+            tree.enter(seq.cursor, node, length)
+            return seq
+        shared = reusable[:public_tokens]
+        public_node, public_length = tree.find_or_plant(shared, replace(namespace, salt=None))
+        best = (node, length) if length >= public_length else (public_node, public_length)
+        seq = Sequence(namespace, self.block_size, tree.table(*best), best[1])
+        seq.public_tokens = public_tokens
+        self._pool.pin(seq.table)
+        tree.enter(seq.cursor, node, length)
+        tree.enter(seq.public_cursor, public_node, public_length)
+        # Each tree learns what only the other had.
+        self._publish(seq, ids, seq.length, output=False)
+        return seq
+
+    def _publish(self, seq: Sequence, ids: Ints, end: int, output: bool) -> None:
+        """Let both trees hold the tokens up to position `end`; `ids` are those from position 0 on."""
+        tree = self._tree
+        tree.extend(seq.cursor, seq, ids[seq.cursor.length : end], output)
+        if seq.public_tokens:
+            public_end = min(end, seq.public_tokens)
+            tree.extend(seq.public_cursor, seq, ids[seq.public_cursor.length : public_end], output)
 
     def reserve(self, seq: Sequence, n: int) -> list[Copy]:
         """Make room for `n` tokens after the committed ones, evicting what has to go.
@@ -121,7 +199,7 @@ class PrefixStore:
         fresh = -(-(seq.length + n) // self.block_size) - have + copy
         if fresh <= 0:
             return []
-        self._make_room(fresh)
+        self._make_room(seq, fresh)
         blocks = self._pool.allocate(fresh)
         if not copy:
             seq.append_blocks(blocks)
@@ -146,13 +224,20 @@ class PrefixStore:
             return 0
         tokens = seq.length % self.block_size
         block = seq.drop_last_block()
-        self._tree.rewind(seq, seq.length - tokens)
+        seq.length -= tokens
+        for cursor in (seq.cursor, seq.public_cursor):
+            self._tree.rewind(cursor, seq.length)
+        if self._witness is not None:
+            self._witness.rewound(seq)
         seq.matched = min(seq.matched, seq.length)
         self._pool.unpin(np.array([block], dtype=np.int32))
         return tokens
 
-    def commit(self, seq: Sequence, tokens: ArrayLike) -> None:
+    def commit(self, seq: Sequence, tokens: ArrayLike, *, output: bool = False) -> None:
         """The KV of these tokens is written, at positions `seq.length` and on: others may share it from now on.
+
+        Args:
+            output: they were generated, and are part of no prompt yet.
 
         Raises:
             InvalidArgument: more tokens than were reserved.
@@ -161,13 +246,15 @@ class PrefixStore:
         self._check_open(seq)
         ids = as_tokens(tokens)
         if seq.length + len(ids) > seq.capacity:
-            raise InvalidArgument(
-                f"tokens holds {len(ids)}: {max(0, seq.capacity - seq.length)} are reserved after those committed"
-            )
+            room = max(0, seq.capacity - seq.length)
+            raise InvalidArgument(f"tokens holds {len(ids)}: {room} are reserved after the {seq.length} committed")
         if len(ids) == 0:
             return
-        if seq.node is not None:
-            self._tree.extend(seq, ids)
+        self._tree.extend(seq.cursor, seq, ids, output)
+        if seq.public_cursor.length < seq.public_tokens:
+            self._tree.extend(seq.public_cursor, seq, ids[: seq.public_tokens - seq.length], output)
+        if self._witness is not None:
+            self._witness.committed(seq, ids)
         seq.length += len(ids)
         self._drop_copy_sources(seq)
 
@@ -181,10 +268,14 @@ class PrefixStore:
         """
         self._check_open(seq)
         table = seq.table[: -(-seq.length // self.block_size)].copy()
-        child = Sequence(seq.namespace, self.block_size, table, seq.length, seq.node)
+        child = Sequence(seq.namespace, self.block_size, table, seq.length)
+        child.public_tokens = seq.public_tokens
         self._pool.pin(table)
-        if seq.node is not None:
-            self._tree.enter(child, seq.node)
+        for theirs, ours in ((seq.cursor, child.cursor), (seq.public_cursor, child.public_cursor)):
+            if theirs.node is not None:
+                self._tree.enter(ours, theirs.node, theirs.length)
+        if self._witness is not None:
+            self._witness.forked(seq, child)
         self._open.add(child)
         return child
 
@@ -194,10 +285,12 @@ class PrefixStore:
             return
         seq.closed = True
         self._open.discard(seq)
-        if seq.node is not None:
-            self._tree.use(seq.node, self._clock(), hit=False)
-            self._tree.leave(seq)
-            seq.node = None
+        now = self._clock()
+        for cursor in (seq.cursor, seq.public_cursor):
+            self._tree.use(cursor, now)
+            self._tree.leave(cursor)
+        if self._witness is not None:
+            self._witness.closed(seq)
         self._drop_copy_sources(seq)
         self._pool.unpin(seq.table)
 
@@ -217,7 +310,11 @@ class PrefixStore:
         Raises:
             InvalidTokens: see `radix.tokens.as_tokens`.
         """
-        self._tree.refresh(as_tokens(tokens), namespace, self._clock())
+        found = self._tree.find(as_tokens(tokens), namespace)
+        if found is not None:
+            cursor = Cursor()
+            cursor.node, cursor.length = found
+            self._tree.use(cursor, self._clock())
 
     # Room
 
@@ -225,13 +322,24 @@ class PrefixStore:
     def free_blocks(self) -> int:
         return self._pool.free
 
-    def _make_room(self, blocks: int) -> None:
-        if self._pool.free >= blocks:
-            return
-        available = obtainable_blocks(self._pool, self._tree, self._open, blocks)
-        if available < blocks:
-            raise OutOfBlocks(blocks, available, self.num_blocks)
-        self.evict(blocks - self._pool.free)
+    def _make_room(self, seq: Sequence, blocks: int) -> None:
+        if self._pool.free < blocks:
+            available = obtainable_blocks(self._pool, self._tree, self._open, blocks)
+            if available < blocks:
+                raise OutOfBlocks(blocks, available, self.num_blocks)
+        self.retention.expire()
+        excess = self.retention.over_quota(seq.cursor, blocks)
+        if excess:
+            self._evict(excess, seq.namespace)
+        if self._pool.free < blocks:
+            self._evict(blocks - self._pool.free, None)
+
+    def _evict(self, blocks: int, namespace: Namespace | None) -> int:
+        before = self._pool.free
+        self._evicted_tokens += self._tree.evict(blocks, namespace)
+        freed = self._pool.free - before
+        self._evicted_blocks += freed
+        return freed
 
     def evict(self, blocks: int) -> int:
         """Evict until `blocks` more blocks are free, or nothing is left that may go.
@@ -239,11 +347,8 @@ class PrefixStore:
         Returns:
             Blocks that came free.
         """
-        before = self._pool.free
-        self._evicted_tokens += self._tree.evict(blocks)
-        freed = self._pool.free - before
-        self._evicted_blocks += freed
-        return freed
+        self.retention.expire()
+        return self._evict(blocks, None)
 
     def flush(self, namespace: Namespace | None = None) -> tuple[int, int]:
         """Forget a namespace, or everything. Open sequences go on and publish nothing more.
@@ -254,14 +359,43 @@ class PrefixStore:
         before = self._pool.free
         names = list(self._tree.roots) if namespace is None else [namespace]
         tokens = sum(self._tree.flush(name) for name in names)
+        if self._witness is not None:
+            self._witness.flushed(namespace)
         return tokens, self._pool.free - before
 
     # Inspecting
 
+    def explain(
+        self,
+        tokens: ArrayLike,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        *,
+        public_tokens: int = 0,
+        in_flight: int = 0,
+        across: bool = True,
+    ) -> Verdict:
+        """Return why each token of a prompt would hit or miss now. Changes nothing.
+
+        Args:
+            tokens: int[n], n >= 1.
+            in_flight: leading tokens that a running sequence is about to commit.
+            across: say so where another namespace holds them.
+
+        Raises:
+            InvalidTokens, InvalidArgument: no tokens, or no history is kept.
+        """
+        ids = as_tokens(tokens)
+        if len(ids) == 0:
+            raise InvalidArgument("tokens is empty: there is nothing to explain")
+        if self._witness is None:
+            raise InvalidArgument("history_tokens is 0: what was evicted is not remembered")
+        cached = self.match(ids, namespace, public_tokens)
+        return self._witness.explain(self._tree, ids, namespace, cached, in_flight, across)
+
     def stats(self) -> StoreStats:
-        """Count the pool and the tree; O(nodes)."""
+        """Count the pool and the tree; amortised O(1), see `StoreStats.max_depth`."""
         pool, tree = self._pool, self._tree
-        private = sum(seq.length for seq in self._open if seq.node is None)
+        private = sum(seq.length for seq in self._open if seq.cursor.node is None)
         return StoreStats(
             total_blocks=pool.num_blocks,
             free_blocks=pool.free,
@@ -279,16 +413,17 @@ class PrefixStore:
             evicted_blocks=self._evicted_blocks,
             copied_tokens=self._copied_tokens,
             unused_slots=max(0, pool.held * self.block_size - tree.tokens - private),
+            leases=len(self.retention.leases),
+            leased_tokens=tree.leased_tokens,
         )
 
     def _max_depth(self) -> int:
-        deepest = 0
-        stack = [(root, 0) for root in self._tree.roots.values()]
-        while stack:
-            node, depth = stack.pop()
-            deepest = max(deepest, depth)
-            stack.extend((child, depth + 1) for child in node.children.values())
-        return deepest
+        tree = self._tree
+        changed = abs(tree.reshaped - self._depth_at)
+        if self._depth_at < 0 or (changed and (tree.nodes <= _EXACT_DEPTH_NODES or changed > tree.nodes // 8)):
+            self._depth = tree.depth()
+            self._depth_at = tree.reshaped
+        return self._depth
 
     def nodes(self, namespace: Namespace | None = None, head_tokens: int = 16) -> Iterator[NodeInfo]:
         """Yield the nodes of one namespace or of all, parents first."""
@@ -296,7 +431,7 @@ class PrefixStore:
         names = list(roots) if namespace is None else [namespace] if namespace in roots else []
         for name in names:
             for node in self._tree.below(roots[name]):
-                yield _info(node, name, head_tokens)
+                yield node_info(node, name, head_tokens)
 
     def changes(self, head_tokens: int = 16) -> tuple[list[NodeInfo], list[int]]:
         """Return the nodes that are new or different since the last call, and the ids of those that went.
@@ -304,31 +439,37 @@ class PrefixStore:
         Raises:
             InvalidArgument: the store was made without `track_changes`.
         """
-        tree = self._tree
-        if not tree.track_changes:
+        log = self._changes
+        if log is None:
             raise InvalidArgument("track_changes is off: changes are not recorded")
-        upserted = [_info(node, tree.namespace_of(node), head_tokens) for node in tree.touched.values()]
-        removed = tree.removed.copy()
-        tree.touched.clear()
-        tree.removed.clear()
+        upserted = [node_info(node, self._tree.namespace_of(node), head_tokens) for node in log.touched.values()]
+        removed = log.gone.copy()
+        log.touched.clear()
+        log.gone.clear()
         return upserted, removed
+
+    def events(self) -> list[BlockEvent]:
+        """Return which full blocks came and went since the last call, in order.
+
+        Raises:
+            InvalidArgument: the store was made without `record_events`.
+        """
+        return self._event_log().take()
+
+    def event_snapshot(self) -> list[BlockStored]:
+        """Return events that rebuild what is cached now. Take `events` first: it is as of the same moment.
+
+        Raises:
+            InvalidArgument: the store was made without `record_events`.
+        """
+        nodes = [node for root in self._tree.roots.values() for node in self._tree.below(root)]
+        return self._event_log().snapshot(nodes)
+
+    def _event_log(self) -> BlockEventLog:
+        if self._events is None:
+            raise InvalidArgument("record_events is off: events are not recorded")
+        return self._events
 
     def check(self) -> None:
         """Recompute every invariant of pool and tree. Raises AssertionError on the first that does not hold."""
         check_store(self._pool, self._tree, self._open)
-
-
-def _info(node: Node, namespace: Namespace, head_tokens: int) -> NodeInfo:
-    return NodeInfo(
-        id=node.id,
-        parent_id=node.parent.id if node.parent is not None else 0,
-        namespace=namespace,
-        start=node.start,
-        tokens=len(node.tokens),
-        blocks=len(node.blocks),
-        hits=node.hits,
-        last_used=node.last_used,
-        holders=len(node.users),
-        children=len(node.children),
-        head=node.tokens.view[:head_tokens].copy(),
-    )

@@ -11,29 +11,33 @@ from itertools import count
 
 import numpy as np
 
-from radix.eviction import EvictionQueue, Policy
+from radix.cursor import Cursor
+from radix.leaf_queues import LeafQueues
+from radix.marks import Mark, join_marks, split_marks
 from radix.namespace import Namespace
 from radix.node import Node
+from radix.observers import TreeObserver
 from radix.pool import BlockPool
 from radix.sequence import Sequence
 from radix.tokens import Ints, common_prefix
 
 
 class RadixTree:
-    """One tree a namespace over one block pool. `match` and `path` change nothing."""
+    """One tree a namespace over one block pool. `match` and `find` change nothing."""
 
-    def __init__(self, pool: BlockPool, block_size: int, policy: Policy, track_changes: bool) -> None:
-        self._pool = pool
+    def __init__(self, pool: BlockPool, block_size: int, queues: LeafQueues, observer: TreeObserver) -> None:
+        self.pool = pool
         self.block_size = block_size
-        self.queued = EvictionQueue(policy)
+        self.queues = queues
+        self._observer = observer
         self._ids = count(1)
         self.roots: dict[Namespace, Node] = {}
         self._names: dict[Node, Namespace] = {}
         self.tokens = 0
+        self.leased_tokens = 0
         self.nodes = 0
-        self.track_changes = track_changes
-        self.touched: dict[int, Node] = {}
-        self.removed: list[int] = []
+        # Nodes that came or went, ever.
+        self.reshaped = 0
 
     # Reading
 
@@ -42,18 +46,20 @@ class RadixTree:
         root = self.roots.get(namespace)
         return self._walk(root, tokens)[1] if root else 0
 
-    def path(self, tokens: Ints, namespace: Namespace) -> tuple[Node, int, Ints]:
-        """Return where the longest cached prefix ends: the node, the length, and its int32 block table.
+    def find(self, tokens: Ints, namespace: Namespace) -> tuple[Node, int] | None:
+        """Return where the longest cached prefix ends, as node and length; None when the namespace has no tree."""
+        root = self.roots.get(namespace)
+        return self._walk(root, tokens) if root else None
 
-        The root of a namespace that has none yet is made.
-        """
+    def find_or_plant(self, tokens: Ints, namespace: Namespace) -> tuple[Node, int]:
+        """`find`, with a root made for a namespace that has none."""
         root = self.roots.get(namespace)
         if root is None:
-            root = Node(0, None, 0, _NONE, _NONE, 0.0)
+            root = Node(0, None, 0, _NONE, _NONE)
             self.roots[namespace] = root
             self._names[root] = namespace
-        node, length = self._walk(root, tokens)
-        return node, length, self._table(node, length)
+            self.queues.planted(root, namespace)
+        return self._walk(root, tokens)
 
     @staticmethod
     def _walk(root: Node, tokens: Ints) -> tuple[Node, int]:
@@ -69,7 +75,8 @@ class RadixTree:
                 break
         return node, pos
 
-    def _table(self, node: Node, length: int) -> Ints:
+    def table(self, node: Node, length: int) -> Ints:
+        """Return the block table, int32[blocks], of the first `length` tokens of the path that ends in `node`."""
         table = np.empty(-(-length // self.block_size), dtype=np.int32)
         end = len(table)
         at: Node | None = node
@@ -84,11 +91,12 @@ class RadixTree:
 
     # Growing
 
-    def extend(self, seq: Sequence, tokens: Ints) -> None:
-        """Publish `tokens`, which `seq` has written from position `seq.length` on, and move its mark to their end."""
-        node = seq.node
-        assert node is not None
-        pos, i, n = seq.length, 0, len(tokens)
+    def extend(self, cursor: Cursor, seq: Sequence, tokens: Ints, output: bool) -> None:
+        """Publish `tokens`, which `seq` has written from `cursor` on, and move the cursor to their end."""
+        node = cursor.node
+        if node is None:
+            return
+        pos, i, n = cursor.length, 0, len(tokens)
         while i < n:
             if pos < node.end:
                 same = common_prefix(node.tokens.view[pos - node.start :], tokens[i:])
@@ -103,13 +111,11 @@ class RadixTree:
                 node = child
                 continue
             if node.is_leaf:
-                self._extend_leaf(node, tokens[i:], seq.table)
+                self._extend_leaf(node, tokens[i:], seq.table, Mark(pos + n - i, cursor.used, output))
             else:
-                node = self._add_leaf(node, pos, tokens[i:], seq.table)
+                node = self._add_leaf(node, pos, tokens[i:], seq.table, Mark(pos + n - i, cursor.used, output))
             break
-        if node is not seq.node:
-            self.leave(seq)
-            self.enter(seq, node)
+        self.move(cursor, node, cursor.length + n)
 
     def _share(self, seq: Sequence, node: Node, start: int, end: int) -> None:
         """Let `seq` hold the tree's blocks in place of its own copies, as far as they are full."""
@@ -122,12 +128,12 @@ class RadixTree:
         differs = kept != own
         if differs.any():
             given_up = own[differs]
-            self._pool.pin(kept[differs])
+            self.pool.pin(kept[differs])
             seq.table[low:high] = kept
-            self._pool.unpin(given_up)
+            self.pool.unpin(given_up)
         seq.owned_from = max(seq.owned_from, high)
 
-    def _extend_leaf(self, node: Node, tokens: Ints, table: Ints) -> None:
+    def _extend_leaf(self, node: Node, tokens: Ints, table: Ints, mark: Mark) -> None:
         pos = node.end
         index = pos // self.block_size
         end = -(-(pos + len(tokens)) // self.block_size)
@@ -136,27 +142,35 @@ class RadixTree:
             theirs = node.blocks[-1]
             if ours != theirs:
                 # The writer's block holds the earlier tokens too (it was copied), so one hold is enough.
-                self._pool.hold(table[index : index + 1])
+                self._hold(node, table[index : index + 1])
                 node.blocks.set(len(node.blocks) - 1, ours)
-                self._pool.release(np.array([theirs], dtype=np.int32))
+                self._release(node, np.array([theirs], dtype=np.int32))
             index += 1
         if index < end:
-            self._pool.hold(table[index:end])
+            self._hold(node, table[index:end])
             node.blocks.extend(table[index:end])
         node.tokens.extend(tokens)
         self.tokens += len(tokens)
-        self._touch(node)
+        # Another sequence may have written the run that this one found and extends, and have opened before it.
+        mark.last_used = min(mark.last_used, node.marks[-1].last_used)
+        node.marks = join_marks(node.marks, [mark])
+        self.queues.requeue_if_lower(node)
+        self._observer.stored(node, pos)
 
-    def _add_leaf(self, parent: Node, pos: int, tokens: Ints, table: Ints) -> Node:
+    def _add_leaf(self, parent: Node, pos: int, tokens: Ints, table: Ints, mark: Mark) -> Node:
         blocks = table[pos // self.block_size : -(-(pos + len(tokens)) // self.block_size)]
-        self._pool.hold(blocks)
-        node = Node(next(self._ids), parent, pos, tokens, blocks, parent.last_used)
+        node = Node(next(self._ids), parent, pos, tokens, blocks)
+        self._hold(node, blocks)
+        if parent.marks:
+            mark.last_used = min(mark.last_used, parent.marks[-1].last_used)
+        node.marks = [mark]
         parent.children[int(tokens[0])] = node
         self.nodes += 1
+        self.reshaped += 1
         self.tokens += len(tokens)
-        self.queued.push(node)
-        self._touch(node)
-        self._touch(parent)
+        self.queues.push(node)
+        self._observer.stored(node, pos)
+        self._observer.changed(parent)
         return node
 
     def _split(self, node: Node, pos: int) -> None:
@@ -165,135 +179,171 @@ class RadixTree:
         tail = node.tokens.view[keep:]
         low = node.start // self.block_size
         blocks = node.blocks.view[pos // self.block_size - low :]
-        child = Node(next(self._ids), node, pos, tail, blocks, node.last_used)
+        child = Node(next(self._ids), node, pos, tail, blocks)
         if pos % self.block_size:
-            self._pool.hold(blocks[:1])
+            self._hold(node, blocks[:1])
         node.tokens.truncate(keep)
         node.blocks.truncate(-(-pos // self.block_size) - low)
-        child.hits = node.hits
+        node.marks, child.marks = split_marks(node.marks, pos)
         child.children = node.children
         for grandchild in child.children.values():
             grandchild.parent = child
-            self._touch(grandchild)
+            self._observer.changed(grandchild)
         node.children = {int(tail[0]): child}
         child.users = {user for user in node.users if user.length > pos}
         node.users -= child.users
         for user in child.users:
             user.node = child
         self.nodes += 1
-        if node.ticket:
-            self.queued.discard(node)
+        self.reshaped += 1
+        self.queues.discard(node)
         if child.is_leaf:
-            self.queued.push(child)
-        self._touch(child)
-        self._touch(node)
+            self.queues.push(child)
+        self._observer.split(node, child)
 
     # Using and leaving
 
-    def use(self, node: Node, now: float, hit: bool) -> None:
-        """Move the recency of the whole path that ends in `node`."""
-        at = node
-        while at.parent is not None:
-            at.last_used = now
-            at.hits += hit
-            self._touch(at)
-            at = at.parent
+    def use(self, cursor: Cursor, now: float, *, opened: bool = False, priority: int = 0) -> None:
+        """Move the recency of the path up to the cursor. `opened`: by a sequence for which it is prompt from now on."""
+        node, upto = cursor.node, cursor.length
+        cursor.used = now
+        while node is not None and node.parent is not None:
+            if upto < node.end:
+                used, rest = split_marks(node.marks, upto)
+            else:
+                used, rest = node.marks, []
+            for mark in used:
+                mark.last_used = now
+                if opened:
+                    mark.hits += 1
+                    mark.priority = priority
+                    mark.output = mark.superseded = mark.lease_lapsed = False
+            if rest or len(used) > 1:
+                node.marks = join_marks(used, rest)
+            self._observer.changed(node)
+            node = node.parent
 
-    def refresh(self, tokens: Ints, namespace: Namespace, now: float) -> None:
-        root = self.roots.get(namespace)
-        if root is not None:
-            self.use(self._walk(root, tokens)[0], now, hit=False)
+    def enter(self, cursor: Cursor, node: Node, length: int) -> None:
+        """Put a cursor on the tree."""
+        cursor.node, cursor.length = node, length
+        node.users.add(cursor)
+        self._observer.changed(node)
 
-    def enter(self, seq: Sequence, node: Node) -> None:
-        """Mark `node` as read by `seq` up to its length."""
-        seq.node = node
-        node.users.add(seq)
-        self._touch(node)
+    def move(self, cursor: Cursor, node: Node, length: int) -> None:
+        if node is not cursor.node:
+            self.leave(cursor)
+            self.enter(cursor, node, length)
+        cursor.length = length
 
-    def leave(self, seq: Sequence) -> None:
-        """Take the mark of `seq` off the tree."""
-        node = seq.node
+    def rewind(self, cursor: Cursor, length: int) -> None:
+        """Move a cursor up its path to `length`."""
+        node = cursor.node
+        if node is None or length >= cursor.length:
+            return
+        while node.parent is not None and node.start >= length:
+            node = node.parent
+        self.move(cursor, node, length)
+
+    def leave(self, cursor: Cursor) -> None:
+        """Take a cursor off the tree."""
+        node, cursor.node = cursor.node, None
         if node is None:
             return
-        node.users.discard(seq)
+        node.users.discard(cursor)
         if node.is_root:
             self._prune_root(node)
         elif node.is_leaf and not node.ticket:
-            self.queued.push(node)
-        self._touch(node)
-
-    def rewind(self, seq: Sequence, length: int) -> None:
-        """Move the mark of `seq` up to `length`."""
-        node = seq.node
-        self.leave(seq)
-        seq.length = length
-        while node is not None and node.parent is not None and node.start >= length:
-            node = node.parent
-        if node is not None:
-            self.enter(seq, node)
+            self.queues.push(node)
+        self._observer.changed(node)
 
     def _prune_root(self, root: Node) -> None:
         if not root.children and not root.users:
             self.roots.pop(self._names.pop(root))
+            self.queues.uprooted(root)
 
     # Shrinking
 
-    def evict(self, need: int) -> int:
+    def evict(self, need: int, namespace: Namespace | None = None) -> int:
         """Trim leaves by whole blocks, in the policy's order, until `need` blocks came free or nothing is left to trim.
+
+        Args:
+            namespace: take from this one only.
 
         Returns:
             Tokens forgotten.
         """
-        before, goal = self.tokens, self._pool.free + need
-        while self._pool.free < goal:
-            node = self.queued.pop()
+        root = self.roots.get(namespace) if namespace is not None else None
+        if namespace is not None and root is None:
+            return 0
+        before, goal = self.tokens, self.pool.free + need
+        while self.pool.free < goal:
+            node = self.queues.pop(root)
             if node is None:
                 break
-            self._trim(node, goal - self._pool.free)
+            self._trim(node, goal - self.pool.free)
         return before - self.tokens
 
     def _trim(self, node: Node, blocks: int) -> None:
+        """Take up to `blocks` blocks off the end of a leaf, within its last mark and beyond what is read."""
+        size, first = self.block_size, node.start // self.block_size
         read_to = node.read_to()
-        first = node.start // self.block_size
-        floor = -(-read_to // self.block_size) - first if read_to > node.start else 0
-        have = len(node.blocks)
-        keep = max(floor, have - blocks)
-        if keep == have:
-            # Read to its end. It is queued again when its last reader leaves.
+        stretch = node.marks[-2].end if len(node.marks) > 1 else node.start
+        # A reader holds the rest of its last block anyway.
+        floor = max(stretch, min(node.end, -(-read_to // size) * size if read_to > node.start else node.start))
+        length = max(floor, (first + max(0, len(node.blocks) - blocks)) * size, node.start)
+        if length >= node.end:
+            if floor >= node.end:
+                # Read to its end. It is queued again when its last reader leaves.
+                return
+            length = floor
+        if length == node.start:
+            self.remove_leaf(node)
             return
-        if keep == 0:
-            self._remove_leaf(node)
-            return
+        keep = -(-length // size) - first
         cut = node.blocks.view[keep:].copy()
-        length = (first + keep) * self.block_size - node.start
-        self.tokens -= len(node.tokens) - length
-        node.tokens.truncate(length)
+        self._forget_tail(node, length)
         node.blocks.truncate(keep)
-        self._pool.release(cut)
-        self.queued.push(node)
-        self._touch(node)
+        self._release(node, cut)
+        self.queues.push(node)
 
-    def _remove_leaf(self, node: Node) -> None:
+    def _forget_tail(self, node: Node, end: int) -> None:
+        self._observer.trimming(node, end)
+        kept, gone = split_marks(node.marks, end)
+        self._uncharge(gone, end)
+        node.marks = kept
+        self.tokens -= node.end - end
+        node.tokens.truncate(end - node.start)
+        self._observer.changed(node)
+
+    def _uncharge(self, marks: list[Mark], start: int) -> None:
+        for mark in marks:
+            if mark.leases:
+                self.leased_tokens -= mark.end - start
+            start = mark.end
+
+    def remove_leaf(self, node: Node) -> None:
+        """Forget a leaf, and let its parent become one or merge with the child that stays."""
         parent = node.parent
         assert parent is not None
+        self._observer.trimming(node, node.start)
         del parent.children[node.tokens[0]]
         self._forget(node)
-        self._touch(parent)
+        self._observer.changed(parent)
         if parent.is_root:
             self._prune_root(parent)
         elif not parent.children:
-            self.queued.push(parent)
+            self.queues.push(parent)
         elif len(parent.children) == 1:
             self._absorb_only_child(parent)
 
     def _forget(self, node: Node) -> None:
+        self._uncharge(node.marks, node.start)
         self.tokens -= len(node.tokens)
         self.nodes -= 1
-        self._pool.release(node.blocks.view)
-        self.queued.discard(node)
-        if self.track_changes:
-            self.touched.pop(node.id, None)
-            self.removed.append(node.id)
+        self.reshaped += 1
+        self._release(node, node.blocks.view)
+        self.queues.discard(node)
+        self._observer.removed(node)
 
     def _absorb_only_child(self, node: Node) -> None:
         (child,) = node.children.values()
@@ -301,51 +351,67 @@ class RadixTree:
             # Both touch this block; the child's copy serves both, the parent's hold goes.
             doubled = node.blocks.view[-1:].copy()
             node.blocks.truncate(len(node.blocks) - 1)
-            self._pool.release(doubled)
+            self._release(node, doubled)
         node.blocks.extend(child.blocks.view)
         node.tokens.extend(child.tokens.view)
+        node.marks = join_marks(node.marks, child.marks)
         node.children = child.children
         for grandchild in node.children.values():
             grandchild.parent = node
-            self._touch(grandchild)
-        node.last_used = max(node.last_used, child.last_used)
+            self._observer.changed(grandchild)
         for user in child.users:
             user.node = node
         node.users |= child.users
         self.nodes -= 1
+        self.reshaped += 1
         queued = bool(child.ticket)
-        self.queued.discard(child)
+        self.queues.discard(child)
         if queued:
-            self.queued.push(node)
-        if self.track_changes:
-            self.touched.pop(child.id, None)
-            self.removed.append(child.id)
-        self._touch(node)
+            self.queues.push(node)
+        self._observer.merged(node, child)
 
     def flush(self, namespace: Namespace) -> int:
-        """Forget a namespace. Sequences that are open in it keep their blocks and publish nothing more.
+        """Forget a namespace. Sequences that are open in it keep their blocks and publish nothing more there.
 
         Returns:
             Tokens forgotten.
         """
-        root = self.roots.pop(namespace, None)
+        root = self.roots.get(namespace)
         if root is None:
             return 0
-        del self._names[root]
         before = self.tokens
         for node in [root, *self.below(root)]:
             for user in node.users:
                 user.node = None
             if node is not root:
+                self._observer.trimming(node, node.start)
                 self._forget(node)
+        del self.roots[self._names.pop(root)]
+        self.queues.uprooted(root)
         return before - self.tokens
+
+    def _hold(self, node: Node, blocks: Ints) -> None:
+        self.pool.hold(blocks)
+        self.queues.held(node, len(blocks))
+
+    def _release(self, node: Node, blocks: Ints) -> None:
+        self.pool.release(blocks)
+        self.queues.held(node, -len(blocks))
 
     # Inspecting
 
     def namespace_of(self, node: Node) -> Namespace:
-        while node.parent is not None:
-            node = node.parent
-        return self._names[node]
+        return self._names[node.root]
+
+    def depth(self) -> int:
+        """Return the number of nodes on the longest path; O(nodes)."""
+        deepest = 0
+        stack = [(root, 0) for root in self.roots.values()]
+        while stack:
+            node, depth = stack.pop()
+            deepest = max(deepest, depth)
+            stack.extend((child, depth + 1) for child in node.children.values())
+        return deepest
 
     @staticmethod
     def below(root: Node) -> Iterator[Node]:
@@ -355,10 +421,6 @@ class RadixTree:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
-
-    def _touch(self, node: Node) -> None:
-        if self.track_changes and node.parent is not None:
-            self.touched[node.id] = node
 
 
 _NONE: Ints = np.empty(0, dtype=np.int32)

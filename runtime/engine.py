@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import torch
 
-from radix import PrefixStore
+from radix import PrefixStore, Verdict
 from runtime.admission import AdmissionGate
 from runtime.batch import BatchItem
 from runtime.choice_output import ChoiceOutput
@@ -32,6 +32,8 @@ from runtime.scheduler import Scheduler, StepPlan
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+# Evicted prefixes are remembered up to so many times the pool, to tell them from prompts that were never seen.
+_HISTORY_POOLS = 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,9 @@ class EngineConfig:
         max_batch_tokens: tokens that one forward pass computes at most.
         max_running: choices that run at once.
         max_queue: requests that wait at most.
+        leasable_share: of the pool, how much leases may cover together.
+        record_events: keep block events for whoever takes them with `call(PrefixStore.events)`.
+        explain_across_namespaces: let a verdict say that another namespace holds the prompt.
         kv_fill: what the pool's slots hold before they are written.
     """
 
@@ -52,6 +57,9 @@ class EngineConfig:
     max_running: int = 32
     max_queue: int = 256
     eviction: str = "lru"
+    leasable_share: float = 0.5
+    record_events: bool = False
+    explain_across_namespaces: bool = True
     kv_fill: float = 0.0
 
 
@@ -80,12 +88,27 @@ class Engine:
         self._info = loaded.info
         self._eos = frozenset(loaded.info.eos_token_ids)
         self._runner = ModelRunner(loaded, config.num_blocks, config.block_size, fill=config.kv_fill)
-        self._store = PrefixStore(config.num_blocks, config.block_size, config.eviction, track_changes=True)
-        self._scheduler = Scheduler(self._store, self.counters, config.max_batch_tokens, config.max_running)
+        pool_tokens = config.num_blocks * config.block_size
+        self._store = PrefixStore(
+            config.num_blocks,
+            config.block_size,
+            config.eviction,
+            track_changes=True,
+            record_events=config.record_events,
+            history_tokens=_HISTORY_POOLS * pool_tokens,
+            leasable_share=config.leasable_share,
+        )
+        self._scheduler = Scheduler(
+            self._store,
+            self.counters,
+            max_batch_tokens=config.max_batch_tokens,
+            max_running=config.max_running,
+            explain_across=config.explain_across_namespaces,
+        )
         self._gate = AdmissionGate(
             vocab_size=loaded.info.vocab_size,
             context_length=loaded.info.context_length,
-            pool_tokens=config.num_blocks * config.block_size,
+            pool_tokens=pool_tokens,
             max_queue=config.max_queue,
         )
         # Callables, run in order on the engine thread.
@@ -130,6 +153,10 @@ class Engine:
         request = Request(job, max_tokens, on_events)
         self._inbox.put(lambda: self._take_in(request))
         return Handle(request, lambda: self._inbox.put(_nothing))
+
+    def explain(self, job: GenerateJob) -> Future[Verdict]:
+        """Say why each prompt token of `job` would hit or miss if it were admitted now."""
+        return self.call(lambda store: self._scheduler.explain(job))
 
     def call(self, fn: Callable[[PrefixStore], T]) -> Future[T]:
         """Run `fn` on the engine thread between two steps."""
@@ -198,7 +225,7 @@ class Engine:
         plan = self._scheduler.schedule()
         for request in plan.admitted:
             self._gate.admitted()
-            self._tell(request, StartedEvent(request.usage()))
+            self._tell(request, StartedEvent(request.usage(), request.verdict))
         for run, error in plan.impossible:
             self._fail(run.request, EngineFailed(f"the request does not fit: {error}"))
         work = [(run, n) for run, n in plan.work if run.seq is not None]
@@ -237,7 +264,9 @@ class Engine:
             of_prompt = max(0, min(start + n, request.prompt_tokens) - start)
             request.computed_tokens += of_prompt
             self.counters.computed_tokens += of_prompt
-            self._store.commit(seq, run.tokens[start : start + n])
+            tokens = run.tokens[start : start + n]
+            self._store.commit(seq, tokens[:of_prompt])
+            self._store.commit(seq, tokens[of_prompt:], output=True)
 
     def _choose(self, rows: list[Run], logits: torch.Tensor) -> None:
         """Sample a token for every run whose logits are there, and fork the ones whose prompt just ended."""

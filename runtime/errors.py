@@ -36,7 +36,7 @@ class QueueFull(RuntimeServiceError):
     """More requests wait than the queue admits."""
 
     def __init__(self, limit: int, retry_after_s: float) -> None:
-        super().__init__(f"{limit} requests are waiting, which is the limit (max_queue); retry in {retry_after_s:.1f} s")
+        super().__init__(f"{limit} requests wait, which is the limit (max_queue); retry in {retry_after_s:.1f} s")
         self.limit = limit
         self.retry_after_s = retry_after_s
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from radix import Verdict
 from runtime.sampler import SampledToken
 
 
@@ -48,7 +49,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class StartedEvent:
+    """The request was admitted. `verdict`: why each prompt token hit or missed; None when it bypassed the cache."""
+
     usage: Usage
+    verdict: Verdict | None
 
 
 @dataclass(frozen=True, slots=True)

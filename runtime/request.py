@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from radix import Namespace, Sequence
+from radix import Namespace, Sequence, Verdict
 from runtime.choice_output import ChoiceOutput
 from runtime.events import Event, RequestRecord, Timing, Usage
 from runtime.sampler import TokenSampler
@@ -23,6 +23,8 @@ class GenerateJob:
     Attributes:
         tokens: int32[n], n >= 1, the whole prompt.
         bypass_cache: neither read from the cache nor add to it.
+        public_tokens: so many leading tokens may be shared with every salt of the namespace.
+        priority: for the eviction policy of that name.
         prefill_only: compute the prompt's KV and generate nothing.
     """
 
@@ -31,6 +33,8 @@ class GenerateJob:
     namespace: Namespace
     sampling: SamplingParams = field(default_factory=SamplingParams)
     bypass_cache: bool = False
+    public_tokens: int = 0
+    priority: int = 0
     prefill_only: bool = False
 
 
@@ -48,6 +52,7 @@ class Request:
         self.prefilled: float | None = None
         self.first_token: float | None = None
         self.cached_tokens = 0
+        self.verdict: Verdict | None = None
         self.computed_tokens = 0
         self.preemptions = 0
         self.itls: list[float] = []

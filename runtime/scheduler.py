@@ -11,9 +11,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from radix import Copy, OutOfBlocks, PrefixStore, Sequence, common_prefix
+import numpy as np
+from numpy.typing import NDArray
+
+from radix import Copy, OutOfBlocks, PrefixStore, Sequence, Verdict, common_prefix
 from runtime.counters import EngineCounters
-from runtime.request import Request, Run
+from runtime.request import GenerateJob, Request, Run
 
 _REFRESHED_PREFIXES = 16
 
@@ -38,11 +41,20 @@ class StepPlan:
 class Scheduler:
     """Owns the order of runs; the store owns the room."""
 
-    def __init__(self, store: PrefixStore, counters: EngineCounters, max_batch_tokens: int, max_running: int) -> None:
+    def __init__(
+        self,
+        store: PrefixStore,
+        counters: EngineCounters,
+        *,
+        max_batch_tokens: int,
+        max_running: int,
+        explain_across: bool,
+    ) -> None:
         self._store = store
         self._counters = counters
         self._max_batch_tokens = max_batch_tokens
         self._max_running = max_running
+        self._explain_across = explain_across
         self.waiting: deque[Run] = deque()
         # In the order of admission.
         self.running: list[Run] = []
@@ -136,7 +148,15 @@ class Scheduler:
                 postponed.append(run)
                 continue
             job = run.request.job
-            seq = self._store.open(run.tokens, job.namespace, publish=not job.bypass_cache)
+            if run.request.admitted is None and not job.bypass_cache:
+                run.request.verdict = self.explain(job)
+            seq = self._store.open(
+                run.tokens,
+                job.namespace,
+                publish=not job.bypass_cache,
+                public_tokens=job.public_tokens,
+                priority=job.priority,
+            )
             try:
                 # Room for the whole prompt, so that a prefill that began is not preempted by its own growth.
                 copies = self._reserve_alone(seq, run) if not self.running else self._reserve_prompt(seq, run)
@@ -181,12 +201,28 @@ class Scheduler:
             self._counters.lookup_tokens += request.prompt_tokens
             self._counters.hit_tokens += seq.matched
 
+    def explain(self, job: GenerateJob) -> Verdict:
+        """Say why each prompt token of `job` would hit or miss now."""
+        return self._store.explain(
+            job.tokens,
+            job.namespace,
+            public_tokens=job.public_tokens,
+            in_flight=self._in_flight(job.tokens, job),
+            across=self._explain_across,
+        )
+
     def _prefix_in_flight(self, run: Run) -> bool:
         """Whether a running prefill is about to commit more of this run's prefix than the cache has now."""
         job = run.request.job
         if job.bypass_cache:
             return False
         reusable = run.tokens[:-1]
+        in_flight = self._in_flight(reusable, job)
+        return in_flight > 0 and in_flight > self._store.match(reusable, job.namespace, job.public_tokens)
+
+    def _in_flight(self, tokens: NDArray[np.int32], job: GenerateJob) -> int:
+        """Return how many leading tokens running prefills are going to commit that they have not committed yet."""
+        longest = 0
         for other in self.running:
             theirs = other.request.job
             if other.seq is None or theirs.bypass_cache or theirs.namespace != job.namespace:
@@ -194,10 +230,10 @@ class Scheduler:
             # The prompt alone counts: what it decodes comes too slowly to wait for.
             if other.seq.length >= len(theirs.tokens):
                 continue
-            shared = common_prefix(theirs.tokens, reusable)
-            if shared > other.seq.length and shared > self._store.match(reusable, job.namespace):
-                return True
-        return False
+            shared = common_prefix(theirs.tokens, tokens)
+            if shared > other.seq.length:
+                longest = max(longest, shared)
+        return longest
 
     def _refresh_waiting(self) -> None:
         """Under pressure, keep what the head of the queue is going to need from looking old."""

@@ -23,6 +23,8 @@ class Blocking:
 
     def __init__(self, target: str, **settings: Any) -> None:
         self._loop = asyncio.new_event_loop()
+        # What grpc makes outside of a running loop goes to the current one.
+        asyncio.set_event_loop(self._loop)
 
         async def make() -> AsyncRadixClient:
             return AsyncRadixClient(target, **settings)

@@ -21,7 +21,7 @@ def delta(index: int, token: int, **more: object) -> DeltaEvent:
 
 async def test_deltas_that_wait_together_become_one_a_choice() -> None:
     buffer = StreamBuffer(asyncio.get_running_loop())
-    buffer.push([StartedEvent(USAGE), delta(0, 1), delta(1, 2)])
+    buffer.push([StartedEvent(USAGE, None), delta(0, 1), delta(1, 2)])
     buffer.push([delta(0, 3), delta(1, 4, finish_reason=FinishReason.STOP, stopped_by="x")])
     buffer.push([delta(0, 5, finish_reason=FinishReason.LENGTH), DONE])
     started, first, second, finished = await buffer.take()

@@ -86,7 +86,12 @@ of endless size would have had for the same tokens. Exits with 1 when a call fai
 
 @app.command(help=_REPLAY_HELP)
 def replay(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a folder of them.")],
+    trace: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A trace file, or a folder of them.", show_default="the sample that comes with this package"
+        ),
+    ] = None,
     target: Target = DEFAULT_TARGET,
     format: Annotated[
         TraceFormat,

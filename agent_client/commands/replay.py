@@ -18,10 +18,12 @@ from ..replay.tables import print_report
 from ..traces import Trace, read_trace
 from .failures import FAILED, INTERRUPTED, reported, say
 
+SAMPLE = Path(__file__).parents[1] / "samples" / "repository.jsonl"
+
 
 @reported
 def run(
-    path: Path,
+    path: Path | None,
     target: str,
     options: ReplayOptions,
     *,
@@ -31,6 +33,7 @@ def run(
     **choices: Any,
 ) -> int:
     """`choices` go to `experiment`. Returns the exit code: 1 when a call failed, 130 when interrupted."""
+    path = path or SAMPLE
     trace = read_trace(path, format)
     for note in trace.notes:
         say(note)

@@ -81,9 +81,8 @@ def test_the_base_distribution_is_light_and_its_command_answers(wheel: Path, tmp
     assert '"total_blocks": 100' in checked(
         commands / "agent-client", "stats", "--json", "-t", toy.target, cwd=tmp_path
     )
-    trace = tmp_path / "t.jsonl"
-    trace.write_text('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}\n')
-    shown = checked(commands / "agent-client", "replay", trace, "--compare", "-t", toy.target, cwd=tmp_path)
+    shown = checked(commands / "agent-client", "replay", "--compare", "-t", toy.target, cwd=tmp_path)
+    assert "repository.jsonl on toy" in shown
     assert "infinite cache" in shown
 
 

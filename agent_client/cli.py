@@ -89,7 +89,9 @@ def replay(
     trace: Annotated[
         Path | None,
         typer.Argument(
-            help="A trace file, or a folder of them.", show_default="the sample that comes with this package"
+            metavar="TRACE",
+            help="A trace file, or a folder of them.",
+            show_default="the sample that comes with this package",
         ),
     ] = None,
     target: Target = DEFAULT_TARGET,
@@ -228,7 +230,7 @@ def replay(
 @app.command()
 def generate(
     prompt: Annotated[
-        str | None, typer.Argument(metavar="[PROMPT]", help="The prompt; read from standard input when left out.")
+        str | None, typer.Argument(metavar="PROMPT", help="The prompt; read from standard input when left out.")
     ] = None,
     target: Target = DEFAULT_TARGET,
     chat: Annotated[bool, typer.Option("--chat", help="Send the prompt as a user's message.")] = False,

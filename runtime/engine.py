@@ -186,8 +186,7 @@ class Engine:
                 break
             if self._requests:
                 self._step()
-            self.counters.running = len(self._scheduler.running)
-            self.counters.waiting = len(self._scheduler.waiting)
+            self._count_runs()
             self._send()
         for request in list(self._requests):
             self._fail(request, ShuttingDown("the runtime shut down before the request was done"))
@@ -223,6 +222,7 @@ class Engine:
 
     def _step(self) -> None:
         plan = self._scheduler.schedule()
+        self._count_runs()
         for request in plan.admitted:
             self._gate.admitted()
             self._tell(request, StartedEvent(request.usage(), request.verdict))
@@ -242,6 +242,10 @@ class Engine:
         self._commit(work)
         rows = [run for run, n in work if run.uncomputed == 0]
         self._choose(rows, logits)
+
+    def _count_runs(self) -> None:
+        self.counters.running = len(self._scheduler.running)
+        self.counters.waiting = len(self._scheduler.waiting)
 
     def _forward(self, plan: StepPlan, work: list[tuple[Run, int]]) -> torch.Tensor:
         """Return the float32 logits [rows, vocab] of the runs whose tokens are all computed after this pass."""

@@ -103,7 +103,10 @@ class PromptEncoder:
             raise InvalidRequest("token_ids", f"{given} ids", f"at most {most}")
         tokens = token_array("token_ids", ids, self._info.vocab_size)
         return await self._off_loop(
-            lambda: self._tokenizer.decode(tokens, skip_special_tokens=not keep_special_tokens), "token_ids"
+            lambda: self._tokenizer.decode(
+                tokens, skip_special_tokens=not keep_special_tokens, clean_up_tokenization_spaces=False
+            ),
+            "token_ids",
         )
 
     async def decode_heads(self, heads: Sequence[Tokens]) -> list[str]:

@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-models.txt
 	touch $@
 
 demo: env ## Start the runtime and an embedded Valkey, replay agent loops, print what was reused
-	$(BIN)/python -m tests.demo
+	$(BIN)/python deploy/demo.py
 
 test: env $(PROTO_VENV)/.installed ## Run the whole suite
 	$(BIN)/pytest

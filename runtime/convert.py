@@ -152,8 +152,8 @@ def _message(name: str, message: common_pb2.Message) -> dict[str, Any]:
 def _tool_call(name: str, call: common_pb2.ToolCall) -> dict[str, Any]:
     if not call.name:
         raise InvalidRequest(f"{name}.name", call.name, "must not be empty")
-    arguments = json_object(f"{name}.arguments", call.arguments or "{}")
-    shaped: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
+    # Text that is no JSON object stays text: a model writes such calls at times, and they must go back as history.
+    shaped: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
     if call.HasField("id"):
         shaped["id"] = call.id
     return shaped

@@ -114,7 +114,7 @@ def test_a_chat_takes_the_shape_that_templates_read() -> None:
         {
             "role": "assistant",
             "content": "",
-            "tool_calls": [{"type": "function", "function": {"name": "read", "arguments": {"path": "é"}}, "id": "c1"}],
+            "tool_calls": [{"type": "function", "function": {"name": "read", "arguments": '{"path": "é"}'}, "id": "c1"}],
         },
         {"role": "tool", "content": "text", "tool_call_id": "c1", "name": "read"},
     ]
@@ -136,14 +136,6 @@ USER = common_pb2.Message(role="user", content="x")
         (
             {"messages": [common_pb2.Message(role="user", tool_calls=[common_pb2.ToolCall(name="f")])]},
             r"messages\[0\].tool_calls is 'user'",
-        ),
-        (
-            {
-                "messages": [
-                    common_pb2.Message(role="assistant", tool_calls=[common_pb2.ToolCall(name="f", arguments="[")])
-                ]
-            },
-            r"tool_calls\[0\].arguments is '\['",
         ),
         (
             {"messages": [assistant()]},

@@ -50,10 +50,11 @@ class Step:
 
     def __init__(self, rows: list[tuple[int, int, np.ndarray]], block_size: int, num_blocks: int) -> None:
         shape = LayerShape(0, KV_HEADS, DIM, DIM)
-        self.pool = KVPool([shape], num_blocks, block_size, dtype=torch.float32, device="cpu", fill=float("nan"))
+        # Block 0 belongs to nobody: an index that was left at zero reads NaN.
+        self.pool = KVPool([shape], num_blocks + 1, block_size, dtype=torch.float32, device="cpu", fill=float("nan"))
         self.kv = self.pool.layers[0]
-        items = [BatchItem(np.zeros(count, np.int32), start, table) for start, count, table in rows]
-        self.plan = StepPlan(items, block_size, num_blocks, self.pool.device)
+        items = [BatchItem(np.zeros(count, np.int32), start, table + 1) for start, count, table in rows]
+        self.plan = StepPlan(items, block_size, num_blocks + 1, self.pool.device)
         generator = torch.Generator().manual_seed(5)
         for row in self.plan.rows:
             where = np.arange(row.kv_len)

@@ -84,6 +84,8 @@ class Engine:
         self.config = config
         self.counters = EngineCounters()
         self.on_finished: list[Callable[[RequestRecord], None]] = []
+        # Called on the engine thread after every step, and when idle after every call: they must not block.
+        self.after_step: list[Callable[[PrefixStore], None]] = []
         self._tokenizer = loaded.tokenizer
         self._info = loaded.info
         self._eos = frozenset(loaded.info.eos_token_ids)
@@ -188,10 +190,12 @@ class Engine:
                 self._step()
             self._count_runs()
             self._send()
+            self._notify()
         for request in list(self._requests):
             self._fail(request, ShuttingDown("the runtime shut down before the request was done"))
         self._send()
         self._read_inbox()
+        self._notify()
 
     def _read_inbox(self) -> None:
         idle = not self._requests and self._stop_at is None
@@ -369,6 +373,13 @@ class Engine:
                 log.exception("the owner of request %s failed to take its events", request.job.request_id)
                 request.cancelled = True
         self._outgoing.clear()
+
+    def _notify(self) -> None:
+        for hook in self.after_step:
+            try:
+                hook(self._store)
+            except Exception:
+                log.exception("a hook after the step failed")
 
 
 def _nothing() -> None:

@@ -13,31 +13,32 @@ _sym_db = _symbol_database.Default()
 
 
 from radixloop.v1 import common_pb2 as radixloop_dot_v1_dot_common__pb2
+from radixloop.v1 import events_pb2 as radixloop_dot_v1_dot_events__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18radixloop/v1/cache.proto\x12\x0cradixloop.v1\x1a\x19radixloop/v1/common.proto\"\x11\n\x0fGetStatsRequest\"\xe8\x04\n\x10GetStatsResponse\x12\x14\n\x0ctotal_blocks\x18\x01 \x01(\x03\x12\x13\n\x0b\x66ree_blocks\x18\x02 \x01(\x03\x12\x15\n\ractive_blocks\x18\x03 \x01(\x03\x12\x15\n\rcached_blocks\x18\x04 \x01(\x03\x12\x12\n\nblock_size\x18\x05 \x01(\x05\x12\x15\n\rcached_tokens\x18\x06 \x01(\x03\x12\r\n\x05nodes\x18\x07 \x01(\x03\x12\x11\n\tmax_depth\x18\x08 \x01(\x03\x12\x12\n\nnamespaces\x18\t \x01(\x03\x12\x1b\n\x13prompt_tokens_total\x18\n \x01(\x03\x12\x18\n\x10hit_tokens_total\x18\x0b \x01(\x03\x12\x1d\n\x15\x63omputed_tokens_total\x18\x0c \x01(\x03\x12\x1b\n\x13output_tokens_total\x18\r \x01(\x03\x12\x1c\n\x14\x65victed_tokens_total\x18\x0e \x01(\x03\x12\x1c\n\x14\x65victed_blocks_total\x18\x0f \x01(\x03\x12\x1b\n\x13\x63opied_tokens_total\x18\x10 \x01(\x03\x12\x19\n\x11preemptions_total\x18\x11 \x01(\x03\x12\x16\n\x0erequests_total\x18\x12 \x01(\x03\x12\x18\n\x10running_requests\x18\x13 \x01(\x03\x12\x18\n\x10waiting_requests\x18\x14 \x01(\x03\x12\x10\n\x08sessions\x18\x15 \x01(\x03\x12\x14\n\x0cunused_slots\x18\x16 \x01(\x03\x12\x10\n\x08uptime_s\x18\x17 \x01(\x01\x12\x17\n\x0f\x63\x61ncelled_total\x18\x18 \x01(\x03\x12\x14\n\x0c\x66\x61iled_total\x18\x19 \x01(\x03\"h\n\x10ListNodesRequest\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x18\n\x0bhead_tokens\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0e\n\x0c_head_tokens\"\xcf\x01\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x11\n\tparent_id\x18\x02 \x01(\x03\x12*\n\tnamespace\x18\x03 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\r\n\x05start\x18\x04 \x01(\x03\x12\x0e\n\x06tokens\x18\x05 \x01(\x03\x12\x0e\n\x06\x62locks\x18\x06 \x01(\x03\x12\x0c\n\x04hits\x18\x07 \x01(\x03\x12\x0e\n\x06idle_s\x18\x08 \x01(\x01\x12\x0f\n\x07holders\x18\t \x01(\x03\x12\x10\n\x08\x63hildren\x18\n \x01(\x03\x12\x0c\n\x04head\x18\x0b \x01(\t\":\n\x0c\x46lushRequest\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\"=\n\rFlushResponse\x12\x16\n\x0e\x66lushed_tokens\x18\x01 \x01(\x03\x12\x14\n\x0c\x66reed_blocks\x18\x02 \x01(\x03\"_\n\x0bWarmRequest\x12$\n\x06prompt\x18\x01 \x01(\x0b\x32\x14.radixloop.v1.Prompt\x12*\n\tnamespace\x18\x02 \x01(\x0b\x32\x17.radixloop.v1.Namespace\"2\n\x0cWarmResponse\x12\"\n\x05usage\x18\x01 \x01(\x0b\x32\x13.radixloop.v1.Usage2\x96\x02\n\x05\x43\x61\x63he\x12I\n\x08GetStats\x12\x1d.radixloop.v1.GetStatsRequest\x1a\x1e.radixloop.v1.GetStatsResponse\x12\x41\n\tListNodes\x12\x1e.radixloop.v1.ListNodesRequest\x1a\x12.radixloop.v1.Node0\x01\x12@\n\x05\x46lush\x12\x1a.radixloop.v1.FlushRequest\x1a\x1b.radixloop.v1.FlushResponse\x12=\n\x04Warm\x12\x19.radixloop.v1.WarmRequest\x1a\x1a.radixloop.v1.WarmResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18radixloop/v1/cache.proto\x12\x0cradixloop.v1\x1a\x19radixloop/v1/common.proto\x1a\x19radixloop/v1/events.proto\"\x11\n\x0fGetStatsRequest\"\xe8\x04\n\x10GetStatsResponse\x12\x14\n\x0ctotal_blocks\x18\x01 \x01(\x03\x12\x13\n\x0b\x66ree_blocks\x18\x02 \x01(\x03\x12\x15\n\ractive_blocks\x18\x03 \x01(\x03\x12\x15\n\rcached_blocks\x18\x04 \x01(\x03\x12\x12\n\nblock_size\x18\x05 \x01(\x05\x12\x15\n\rcached_tokens\x18\x06 \x01(\x03\x12\r\n\x05nodes\x18\x07 \x01(\x03\x12\x11\n\tmax_depth\x18\x08 \x01(\x03\x12\x12\n\nnamespaces\x18\t \x01(\x03\x12\x1b\n\x13prompt_tokens_total\x18\n \x01(\x03\x12\x18\n\x10hit_tokens_total\x18\x0b \x01(\x03\x12\x1d\n\x15\x63omputed_tokens_total\x18\x0c \x01(\x03\x12\x1b\n\x13output_tokens_total\x18\r \x01(\x03\x12\x1c\n\x14\x65victed_tokens_total\x18\x0e \x01(\x03\x12\x1c\n\x14\x65victed_blocks_total\x18\x0f \x01(\x03\x12\x1b\n\x13\x63opied_tokens_total\x18\x10 \x01(\x03\x12\x19\n\x11preemptions_total\x18\x11 \x01(\x03\x12\x16\n\x0erequests_total\x18\x12 \x01(\x03\x12\x18\n\x10running_requests\x18\x13 \x01(\x03\x12\x18\n\x10waiting_requests\x18\x14 \x01(\x03\x12\x10\n\x08sessions\x18\x15 \x01(\x03\x12\x14\n\x0cunused_slots\x18\x16 \x01(\x03\x12\x10\n\x08uptime_s\x18\x17 \x01(\x01\x12\x17\n\x0f\x63\x61ncelled_total\x18\x18 \x01(\x03\x12\x14\n\x0c\x66\x61iled_total\x18\x19 \x01(\x03\"h\n\x10ListNodesRequest\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x18\n\x0bhead_tokens\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0e\n\x0c_head_tokens\"\xcf\x01\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x11\n\tparent_id\x18\x02 \x01(\x03\x12*\n\tnamespace\x18\x03 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\r\n\x05start\x18\x04 \x01(\x03\x12\x0e\n\x06tokens\x18\x05 \x01(\x03\x12\x0e\n\x06\x62locks\x18\x06 \x01(\x03\x12\x0c\n\x04hits\x18\x07 \x01(\x03\x12\x0e\n\x06idle_s\x18\x08 \x01(\x01\x12\x0f\n\x07holders\x18\t \x01(\x03\x12\x10\n\x08\x63hildren\x18\n \x01(\x03\x12\x0c\n\x04head\x18\x0b \x01(\t\":\n\x0c\x46lushRequest\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\"=\n\rFlushResponse\x12\x16\n\x0e\x66lushed_tokens\x18\x01 \x01(\x03\x12\x14\n\x0c\x66reed_blocks\x18\x02 \x01(\x03\"_\n\x0bWarmRequest\x12$\n\x06prompt\x18\x01 \x01(\x0b\x32\x14.radixloop.v1.Prompt\x12*\n\tnamespace\x18\x02 \x01(\x0b\x32\x17.radixloop.v1.Namespace\"2\n\x0cWarmResponse\x12\"\n\x05usage\x18\x01 \x01(\x0b\x32\x13.radixloop.v1.Usage2\xe3\x02\n\x05\x43\x61\x63he\x12I\n\x08GetStats\x12\x1d.radixloop.v1.GetStatsRequest\x1a\x1e.radixloop.v1.GetStatsResponse\x12\x41\n\tListNodes\x12\x1e.radixloop.v1.ListNodesRequest\x1a\x12.radixloop.v1.Node0\x01\x12@\n\x05\x46lush\x12\x1a.radixloop.v1.FlushRequest\x1a\x1b.radixloop.v1.FlushResponse\x12=\n\x04Warm\x12\x19.radixloop.v1.WarmRequest\x1a\x1a.radixloop.v1.WarmResponse\x12K\n\x0bWatchEvents\x12 .radixloop.v1.WatchEventsRequest\x1a\x18.radixloop.v1.EventBatch0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'radixloop.v1.cache_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_GETSTATSREQUEST']._serialized_start=69
-  _globals['_GETSTATSREQUEST']._serialized_end=86
-  _globals['_GETSTATSRESPONSE']._serialized_start=89
-  _globals['_GETSTATSRESPONSE']._serialized_end=705
-  _globals['_LISTNODESREQUEST']._serialized_start=707
-  _globals['_LISTNODESREQUEST']._serialized_end=811
-  _globals['_NODE']._serialized_start=814
-  _globals['_NODE']._serialized_end=1021
-  _globals['_FLUSHREQUEST']._serialized_start=1023
-  _globals['_FLUSHREQUEST']._serialized_end=1081
-  _globals['_FLUSHRESPONSE']._serialized_start=1083
-  _globals['_FLUSHRESPONSE']._serialized_end=1144
-  _globals['_WARMREQUEST']._serialized_start=1146
-  _globals['_WARMREQUEST']._serialized_end=1241
-  _globals['_WARMRESPONSE']._serialized_start=1243
-  _globals['_WARMRESPONSE']._serialized_end=1293
-  _globals['_CACHE']._serialized_start=1296
-  _globals['_CACHE']._serialized_end=1574
+  _globals['_GETSTATSREQUEST']._serialized_start=96
+  _globals['_GETSTATSREQUEST']._serialized_end=113
+  _globals['_GETSTATSRESPONSE']._serialized_start=116
+  _globals['_GETSTATSRESPONSE']._serialized_end=732
+  _globals['_LISTNODESREQUEST']._serialized_start=734
+  _globals['_LISTNODESREQUEST']._serialized_end=838
+  _globals['_NODE']._serialized_start=841
+  _globals['_NODE']._serialized_end=1048
+  _globals['_FLUSHREQUEST']._serialized_start=1050
+  _globals['_FLUSHREQUEST']._serialized_end=1108
+  _globals['_FLUSHRESPONSE']._serialized_start=1110
+  _globals['_FLUSHRESPONSE']._serialized_end=1171
+  _globals['_WARMREQUEST']._serialized_start=1173
+  _globals['_WARMREQUEST']._serialized_end=1268
+  _globals['_WARMRESPONSE']._serialized_start=1270
+  _globals['_WARMRESPONSE']._serialized_end=1320
+  _globals['_CACHE']._serialized_start=1323
+  _globals['_CACHE']._serialized_end=1678
 # @@protoc_insertion_point(module_scope)

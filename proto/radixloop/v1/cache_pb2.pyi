@@ -1,4 +1,5 @@
 from radixloop.v1 import common_pb2 as _common_pb2
+from radixloop.v1 import events_pb2 as _events_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union

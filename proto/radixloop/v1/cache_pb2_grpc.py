@@ -3,6 +3,7 @@
 import grpc
 
 from radixloop.v1 import cache_pb2 as radixloop_dot_v1_dot_cache__pb2
+from radixloop.v1 import events_pb2 as radixloop_dot_v1_dot_events__pb2
 
 
 class CacheStub(object):
@@ -33,6 +34,11 @@ class CacheStub(object):
                 '/radixloop.v1.Cache/Warm',
                 request_serializer=radixloop_dot_v1_dot_cache__pb2.WarmRequest.SerializeToString,
                 response_deserializer=radixloop_dot_v1_dot_cache__pb2.WarmResponse.FromString,
+                )
+        self.WatchEvents = channel.unary_stream(
+                '/radixloop.v1.Cache/WatchEvents',
+                request_serializer=radixloop_dot_v1_dot_events__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=radixloop_dot_v1_dot_events__pb2.EventBatch.FromString,
                 )
 
 
@@ -66,6 +72,14 @@ class CacheServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchEvents(self, request, context):
+        """What comes into the cache and what goes, until the runtime ends or the caller does. A caller that applies every
+        batch always knows which full blocks are cached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CacheServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -88,6 +102,11 @@ def add_CacheServicer_to_server(servicer, server):
                     servicer.Warm,
                     request_deserializer=radixloop_dot_v1_dot_cache__pb2.WarmRequest.FromString,
                     response_serializer=radixloop_dot_v1_dot_cache__pb2.WarmResponse.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=radixloop_dot_v1_dot_events__pb2.WatchEventsRequest.FromString,
+                    response_serializer=radixloop_dot_v1_dot_events__pb2.EventBatch.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -164,5 +183,22 @@ class Cache(object):
         return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Cache/Warm',
             radixloop_dot_v1_dot_cache__pb2.WarmRequest.SerializeToString,
             radixloop_dot_v1_dot_cache__pb2.WarmResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/radixloop.v1.Cache/WatchEvents',
+            radixloop_dot_v1_dot_events__pb2.WatchEventsRequest.SerializeToString,
+            radixloop_dot_v1_dot_events__pb2.EventBatch.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -114,7 +114,9 @@ def test_a_chat_takes_the_shape_that_templates_read() -> None:
         {
             "role": "assistant",
             "content": "",
-            "tool_calls": [{"type": "function", "function": {"name": "read", "arguments": '{"path": "é"}'}, "id": "c1"}],
+            "tool_calls": [
+                {"type": "function", "function": {"name": "read", "arguments": '{"path": "é"}'}, "id": "c1"}
+            ],
         },
         {"role": "tool", "content": "text", "tool_call_id": "c1", "name": "read"},
     ]

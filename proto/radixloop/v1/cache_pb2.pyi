@@ -1,8 +1,9 @@
 from radixloop.v1 import common_pb2 as _common_pb2
 from radixloop.v1 import events_pb2 as _events_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -11,7 +12,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("total_blocks", "free_blocks", "active_blocks", "cached_blocks", "block_size", "cached_tokens", "nodes", "max_depth", "namespaces", "prompt_tokens_total", "hit_tokens_total", "computed_tokens_total", "output_tokens_total", "evicted_tokens_total", "evicted_blocks_total", "copied_tokens_total", "preemptions_total", "requests_total", "running_requests", "waiting_requests", "sessions", "unused_slots", "uptime_s", "cancelled_total", "failed_total")
+    __slots__ = ("total_blocks", "free_blocks", "active_blocks", "cached_blocks", "block_size", "cached_tokens", "nodes", "max_depth", "namespaces", "prompt_tokens_total", "hit_tokens_total", "computed_tokens_total", "output_tokens_total", "evicted_tokens_total", "evicted_blocks_total", "copied_tokens_total", "preemptions_total", "requests_total", "running_requests", "waiting_requests", "sessions", "unused_slots", "uptime_s", "cancelled_total", "failed_total", "leases", "leased_tokens", "leasable_tokens", "lease_refusals_total", "tool_holds_total", "tool_holds_refused_total", "eviction")
     TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +38,13 @@ class GetStatsResponse(_message.Message):
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     FAILED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    LEASED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LEASABLE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_REFUSALS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TOOL_HOLDS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TOOL_HOLDS_REFUSED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    EVICTION_FIELD_NUMBER: _ClassVar[int]
     total_blocks: int
     free_blocks: int
     active_blocks: int
@@ -62,7 +70,14 @@ class GetStatsResponse(_message.Message):
     uptime_s: float
     cancelled_total: int
     failed_total: int
-    def __init__(self, total_blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., active_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., namespaces: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., hit_tokens_total: _Optional[int] = ..., computed_tokens_total: _Optional[int] = ..., output_tokens_total: _Optional[int] = ..., evicted_tokens_total: _Optional[int] = ..., evicted_blocks_total: _Optional[int] = ..., copied_tokens_total: _Optional[int] = ..., preemptions_total: _Optional[int] = ..., requests_total: _Optional[int] = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., sessions: _Optional[int] = ..., unused_slots: _Optional[int] = ..., uptime_s: _Optional[float] = ..., cancelled_total: _Optional[int] = ..., failed_total: _Optional[int] = ...) -> None: ...
+    leases: int
+    leased_tokens: int
+    leasable_tokens: int
+    lease_refusals_total: int
+    tool_holds_total: int
+    tool_holds_refused_total: int
+    eviction: str
+    def __init__(self, total_blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., active_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., namespaces: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., hit_tokens_total: _Optional[int] = ..., computed_tokens_total: _Optional[int] = ..., output_tokens_total: _Optional[int] = ..., evicted_tokens_total: _Optional[int] = ..., evicted_blocks_total: _Optional[int] = ..., copied_tokens_total: _Optional[int] = ..., preemptions_total: _Optional[int] = ..., requests_total: _Optional[int] = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., sessions: _Optional[int] = ..., unused_slots: _Optional[int] = ..., uptime_s: _Optional[float] = ..., cancelled_total: _Optional[int] = ..., failed_total: _Optional[int] = ..., leases: _Optional[int] = ..., leased_tokens: _Optional[int] = ..., leasable_tokens: _Optional[int] = ..., lease_refusals_total: _Optional[int] = ..., tool_holds_total: _Optional[int] = ..., tool_holds_refused_total: _Optional[int] = ..., eviction: _Optional[str] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ("namespace", "head_tokens")
@@ -125,3 +140,147 @@ class WarmResponse(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     usage: _common_pb2.Usage
     def __init__(self, usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("prompt", "session_id", "namespace", "public_tokens")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    prompt: _common_pb2.Prompt
+    session_id: str
+    namespace: _common_pb2.Namespace
+    public_tokens: int
+    def __init__(self, prompt: _Optional[_Union[_common_pb2.Prompt, _Mapping]] = ..., session_id: _Optional[str] = ..., namespace: _Optional[_Union[_common_pb2.Namespace, _Mapping]] = ..., public_tokens: _Optional[int] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("prompt_tokens", "cached_tokens", "verdict", "divergence", "prefill_s_per_token", "estimated_s", "eviction")
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_S_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATED_S_FIELD_NUMBER: _ClassVar[int]
+    EVICTION_FIELD_NUMBER: _ClassVar[int]
+    prompt_tokens: int
+    cached_tokens: int
+    verdict: _common_pb2.Verdict
+    divergence: Divergence
+    prefill_s_per_token: float
+    estimated_s: float
+    eviction: str
+    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., verdict: _Optional[_Union[_common_pb2.Verdict, _Mapping]] = ..., divergence: _Optional[_Union[Divergence, _Mapping]] = ..., prefill_s_per_token: _Optional[float] = ..., estimated_s: _Optional[float] = ..., eviction: _Optional[str] = ...) -> None: ...
+
+class Divergence(_message.Message):
+    __slots__ = ("position", "shared", "prompt", "stored", "message_index", "role", "offset")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    shared: str
+    prompt: str
+    stored: _containers.RepeatedScalarFieldContainer[str]
+    message_index: int
+    role: str
+    offset: int
+    def __init__(self, position: _Optional[int] = ..., shared: _Optional[str] = ..., prompt: _Optional[str] = ..., stored: _Optional[_Iterable[str]] = ..., message_index: _Optional[int] = ..., role: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class LeaseRequest(_message.Message):
+    __slots__ = ("prompt", "session_id", "namespace", "ttl_s", "priority", "label")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    prompt: _common_pb2.Prompt
+    session_id: str
+    namespace: _common_pb2.Namespace
+    ttl_s: float
+    priority: int
+    label: str
+    def __init__(self, prompt: _Optional[_Union[_common_pb2.Prompt, _Mapping]] = ..., session_id: _Optional[str] = ..., namespace: _Optional[_Union[_common_pb2.Namespace, _Mapping]] = ..., ttl_s: _Optional[float] = ..., priority: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
+
+class LeaseResponse(_message.Message):
+    __slots__ = ("lease", "covered_tokens")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    COVERED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    lease: LeaseInfo
+    covered_tokens: int
+    def __init__(self, lease: _Optional[_Union[LeaseInfo, _Mapping]] = ..., covered_tokens: _Optional[int] = ...) -> None: ...
+
+class LeaseInfo(_message.Message):
+    __slots__ = ("lease_id", "tokens", "namespace", "priority", "ttl_s", "label")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    tokens: int
+    namespace: _common_pb2.Namespace
+    priority: int
+    ttl_s: float
+    label: str
+    def __init__(self, lease_id: _Optional[int] = ..., tokens: _Optional[int] = ..., namespace: _Optional[_Union[_common_pb2.Namespace, _Mapping]] = ..., priority: _Optional[int] = ..., ttl_s: _Optional[float] = ..., label: _Optional[str] = ...) -> None: ...
+
+class RenewLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "ttl_s")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    ttl_s: float
+    def __init__(self, lease_id: _Optional[int] = ..., ttl_s: _Optional[float] = ...) -> None: ...
+
+class ReleaseLeaseRequest(_message.Message):
+    __slots__ = ("lease_id",)
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    def __init__(self, lease_id: _Optional[int] = ...) -> None: ...
+
+class ListLeasesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListLeasesResponse(_message.Message):
+    __slots__ = ("leases", "leased_tokens", "leasable_tokens")
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    LEASED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LEASABLE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[LeaseInfo]
+    leased_tokens: int
+    leasable_tokens: int
+    def __init__(self, leases: _Optional[_Iterable[_Union[LeaseInfo, _Mapping]]] = ..., leased_tokens: _Optional[int] = ..., leasable_tokens: _Optional[int] = ...) -> None: ...
+
+class SetQuotaRequest(_message.Message):
+    __slots__ = ("namespace", "share")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    namespace: _common_pb2.Namespace
+    share: float
+    def __init__(self, namespace: _Optional[_Union[_common_pb2.Namespace, _Mapping]] = ..., share: _Optional[float] = ...) -> None: ...
+
+class Quota(_message.Message):
+    __slots__ = ("namespace", "share", "blocks")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    namespace: _common_pb2.Namespace
+    share: float
+    blocks: int
+    def __init__(self, namespace: _Optional[_Union[_common_pb2.Namespace, _Mapping]] = ..., share: _Optional[float] = ..., blocks: _Optional[int] = ...) -> None: ...
+
+class ListQuotasRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListQuotasResponse(_message.Message):
+    __slots__ = ("quotas",)
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    quotas: _containers.RepeatedCompositeFieldContainer[Quota]
+    def __init__(self, quotas: _Optional[_Iterable[_Union[Quota, _Mapping]]] = ...) -> None: ...

@@ -40,6 +40,41 @@ class CacheStub(object):
                 request_serializer=radixloop_dot_v1_dot_events__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=radixloop_dot_v1_dot_events__pb2.EventBatch.FromString,
                 )
+        self.Explain = channel.unary_unary(
+                '/radixloop.v1.Cache/Explain',
+                request_serializer=radixloop_dot_v1_dot_cache__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=radixloop_dot_v1_dot_cache__pb2.ExplainResponse.FromString,
+                )
+        self.Lease = channel.unary_unary(
+                '/radixloop.v1.Cache/Lease',
+                request_serializer=radixloop_dot_v1_dot_cache__pb2.LeaseRequest.SerializeToString,
+                response_deserializer=radixloop_dot_v1_dot_cache__pb2.LeaseResponse.FromString,
+                )
+        self.RenewLease = channel.unary_unary(
+                '/radixloop.v1.Cache/RenewLease',
+                request_serializer=radixloop_dot_v1_dot_cache__pb2.RenewLeaseRequest.SerializeToString,
+                response_deserializer=radixloop_dot_v1_dot_cache__pb2.LeaseInfo.FromString,
+                )
+        self.ReleaseLease = channel.unary_unary(
+                '/radixloop.v1.Cache/ReleaseLease',
+                request_serializer=radixloop_dot_v1_dot_cache__pb2.ReleaseLeaseRequest.SerializeToString,
+                response_deserializer=radixloop_dot_v1_dot_cache__pb2.LeaseInfo.FromString,
+                )
+        self.ListLeases = channel.unary_unary(
+                '/radixloop.v1.Cache/ListLeases',
+                request_serializer=radixloop_dot_v1_dot_cache__pb2.ListLeasesRequest.SerializeToString,
+                response_deserializer=radixloop_dot_v1_dot_cache__pb2.ListLeasesResponse.FromString,
+                )
+        self.SetQuota = channel.unary_unary(
+                '/radixloop.v1.Cache/SetQuota',
+                request_serializer=radixloop_dot_v1_dot_cache__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=radixloop_dot_v1_dot_cache__pb2.Quota.FromString,
+                )
+        self.ListQuotas = channel.unary_unary(
+                '/radixloop.v1.Cache/ListQuotas',
+                request_serializer=radixloop_dot_v1_dot_cache__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=radixloop_dot_v1_dot_cache__pb2.ListQuotasResponse.FromString,
+                )
 
 
 class CacheServicer(object):
@@ -80,6 +115,53 @@ class CacheServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """Why each token of a prompt would hit or miss if it were sent now. Changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Lease(self, request, context):
+        """Prefer the cached prefix of a prompt, or of a session, to everything that is not leased. Moves the order of
+        eviction only: a request that fits alone always runs. RESOURCE_EXHAUSTED names the cap of what may be leased.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewLease(self, request, context):
+        """NOT_FOUND when it has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseLease(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLeases(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetQuota(self, request, context):
+        """Limit what a namespace may keep cached, so that one tenant cannot push out the others' prompts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CacheServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -107,6 +189,41 @@ def add_CacheServicer_to_server(servicer, server):
                     servicer.WatchEvents,
                     request_deserializer=radixloop_dot_v1_dot_events__pb2.WatchEventsRequest.FromString,
                     response_serializer=radixloop_dot_v1_dot_events__pb2.EventBatch.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=radixloop_dot_v1_dot_cache__pb2.ExplainRequest.FromString,
+                    response_serializer=radixloop_dot_v1_dot_cache__pb2.ExplainResponse.SerializeToString,
+            ),
+            'Lease': grpc.unary_unary_rpc_method_handler(
+                    servicer.Lease,
+                    request_deserializer=radixloop_dot_v1_dot_cache__pb2.LeaseRequest.FromString,
+                    response_serializer=radixloop_dot_v1_dot_cache__pb2.LeaseResponse.SerializeToString,
+            ),
+            'RenewLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewLease,
+                    request_deserializer=radixloop_dot_v1_dot_cache__pb2.RenewLeaseRequest.FromString,
+                    response_serializer=radixloop_dot_v1_dot_cache__pb2.LeaseInfo.SerializeToString,
+            ),
+            'ReleaseLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseLease,
+                    request_deserializer=radixloop_dot_v1_dot_cache__pb2.ReleaseLeaseRequest.FromString,
+                    response_serializer=radixloop_dot_v1_dot_cache__pb2.LeaseInfo.SerializeToString,
+            ),
+            'ListLeases': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLeases,
+                    request_deserializer=radixloop_dot_v1_dot_cache__pb2.ListLeasesRequest.FromString,
+                    response_serializer=radixloop_dot_v1_dot_cache__pb2.ListLeasesResponse.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=radixloop_dot_v1_dot_cache__pb2.SetQuotaRequest.FromString,
+                    response_serializer=radixloop_dot_v1_dot_cache__pb2.Quota.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=radixloop_dot_v1_dot_cache__pb2.ListQuotasRequest.FromString,
+                    response_serializer=radixloop_dot_v1_dot_cache__pb2.ListQuotasResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -200,5 +317,124 @@ class Cache(object):
         return grpc.experimental.unary_stream(request, target, '/radixloop.v1.Cache/WatchEvents',
             radixloop_dot_v1_dot_events__pb2.WatchEventsRequest.SerializeToString,
             radixloop_dot_v1_dot_events__pb2.EventBatch.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Cache/Explain',
+            radixloop_dot_v1_dot_cache__pb2.ExplainRequest.SerializeToString,
+            radixloop_dot_v1_dot_cache__pb2.ExplainResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Lease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Cache/Lease',
+            radixloop_dot_v1_dot_cache__pb2.LeaseRequest.SerializeToString,
+            radixloop_dot_v1_dot_cache__pb2.LeaseResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RenewLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Cache/RenewLease',
+            radixloop_dot_v1_dot_cache__pb2.RenewLeaseRequest.SerializeToString,
+            radixloop_dot_v1_dot_cache__pb2.LeaseInfo.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ReleaseLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Cache/ReleaseLease',
+            radixloop_dot_v1_dot_cache__pb2.ReleaseLeaseRequest.SerializeToString,
+            radixloop_dot_v1_dot_cache__pb2.LeaseInfo.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Cache/ListLeases',
+            radixloop_dot_v1_dot_cache__pb2.ListLeasesRequest.SerializeToString,
+            radixloop_dot_v1_dot_cache__pb2.ListLeasesResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Cache/SetQuota',
+            radixloop_dot_v1_dot_cache__pb2.SetQuotaRequest.SerializeToString,
+            radixloop_dot_v1_dot_cache__pb2.Quota.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Cache/ListQuotas',
+            radixloop_dot_v1_dot_cache__pb2.ListQuotasRequest.SerializeToString,
+            radixloop_dot_v1_dot_cache__pb2.ListQuotasResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -1,9 +1,31 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CAUSE_UNSPECIFIED: _ClassVar[Cause]
+    CAUSE_CACHED: _ClassVar[Cause]
+    CAUSE_LAST_TOKEN: _ClassVar[Cause]
+    CAUSE_EVICTED: _ClassVar[Cause]
+    CAUSE_LEASE_EXPIRED: _ClassVar[Cause]
+    CAUSE_IN_FLIGHT: _ClassVar[Cause]
+    CAUSE_OTHER_NAMESPACE: _ClassVar[Cause]
+    CAUSE_DIVERGED: _ClassVar[Cause]
+    CAUSE_NEVER_SEEN: _ClassVar[Cause]
+CAUSE_UNSPECIFIED: Cause
+CAUSE_CACHED: Cause
+CAUSE_LAST_TOKEN: Cause
+CAUSE_EVICTED: Cause
+CAUSE_LEASE_EXPIRED: Cause
+CAUSE_IN_FLIGHT: Cause
+CAUSE_OTHER_NAMESPACE: Cause
+CAUSE_DIVERGED: Cause
+CAUSE_NEVER_SEEN: Cause
 
 class TokenIds(_message.Message):
     __slots__ = ("ids", "le_int32")
@@ -84,3 +106,23 @@ class Usage(_message.Message):
     output_tokens: int
     computed_tokens: int
     def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., cached_by_tier: _Optional[_Union[CachedTokens, _Mapping]] = ..., output_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ...) -> None: ...
+
+class VerdictSpan(_message.Message):
+    __slots__ = ("start", "end", "cause", "gone_s", "beside")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    GONE_S_FIELD_NUMBER: _ClassVar[int]
+    BESIDE_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    cause: Cause
+    gone_s: float
+    beside: _containers.RepeatedCompositeFieldContainer[TokenIds]
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., cause: _Optional[_Union[Cause, str]] = ..., gone_s: _Optional[float] = ..., beside: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("spans",)
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    spans: _containers.RepeatedCompositeFieldContainer[VerdictSpan]
+    def __init__(self, spans: _Optional[_Iterable[_Union[VerdictSpan, _Mapping]]] = ...) -> None: ...

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from radixloop.v1 import common_pb2 as radixloop_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bradixloop/v1/sessions.proto\x12\x0cradixloop.v1\x1a\x19radixloop/v1/common.proto\"h\n\x12OpenSessionRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12*\n\tnamespace\x18\x02 \x01(\x0b\x32\x17.radixloop.v1.NamespaceB\r\n\x0b_session_id\"A\n\x13OpenSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x16\n\x0eidle_timeout_s\x18\x02 \x01(\x01\"X\n\x12\x46orkSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1b\n\x0enew_session_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x11\n\x0f_new_session_id\"9\n\x13\x46orkSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\x03\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"6\n\x14\x43loseSessionResponse\x12\x0e\n\x06\x63losed\x18\x01 \x01(\x08\x12\x0e\n\x06tokens\x18\x02 \x01(\x03\x32\xf4\x01\n\x08Sessions\x12K\n\x04Open\x12 .radixloop.v1.OpenSessionRequest\x1a!.radixloop.v1.OpenSessionResponse\x12K\n\x04\x46ork\x12 .radixloop.v1.ForkSessionRequest\x1a!.radixloop.v1.ForkSessionResponse\x12N\n\x05\x43lose\x12!.radixloop.v1.CloseSessionRequest\x1a\".radixloop.v1.CloseSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bradixloop/v1/sessions.proto\x12\x0cradixloop.v1\x1a\x19radixloop/v1/common.proto\"h\n\x12OpenSessionRequest\x12\x17\n\nsession_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12*\n\tnamespace\x18\x02 \x01(\x0b\x32\x17.radixloop.v1.NamespaceB\r\n\x0b_session_id\"A\n\x13OpenSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x16\n\x0eidle_timeout_s\x18\x02 \x01(\x01\"X\n\x12\x46orkSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1b\n\x0enew_session_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x11\n\x0f_new_session_id\"9\n\x13\x46orkSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\x03\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"6\n\x14\x43loseSessionResponse\x12\x0e\n\x06\x63losed\x18\x01 \x01(\x08\x12\x0e\n\x06tokens\x18\x02 \x01(\x03\"Z\n\x16TruncateSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x06tokens\x18\x02 \x01(\x03H\x00\x12\x12\n\x08messages\x18\x03 \x01(\x03H\x00\x42\x06\n\x04keep\"V\n\x17TruncateSessionResponse\x12\x0e\n\x06tokens\x18\x01 \x01(\x03\x12\x10\n\x08messages\x18\x02 \x01(\x03\x12\x19\n\x11superseded_tokens\x18\x03 \x01(\x03\"6\n\x12HoldSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04tool\x18\x02 \x01(\t\"F\n\x13HoldSessionResponse\x12\x10\n\x08lease_id\x18\x01 \x01(\x03\x12\r\n\x05ttl_s\x18\x02 \x01(\x01\x12\x0e\n\x06tokens\x18\x03 \x01(\x03\x32\x9a\x03\n\x08Sessions\x12K\n\x04Open\x12 .radixloop.v1.OpenSessionRequest\x1a!.radixloop.v1.OpenSessionResponse\x12K\n\x04\x46ork\x12 .radixloop.v1.ForkSessionRequest\x1a!.radixloop.v1.ForkSessionResponse\x12N\n\x05\x43lose\x12!.radixloop.v1.CloseSessionRequest\x1a\".radixloop.v1.CloseSessionResponse\x12W\n\x08Truncate\x12$.radixloop.v1.TruncateSessionRequest\x1a%.radixloop.v1.TruncateSessionResponse\x12K\n\x04Hold\x12 .radixloop.v1.HoldSessionRequest\x1a!.radixloop.v1.HoldSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,6 +34,14 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_CLOSESESSIONREQUEST']._serialized_end=435
   _globals['_CLOSESESSIONRESPONSE']._serialized_start=437
   _globals['_CLOSESESSIONRESPONSE']._serialized_end=491
-  _globals['_SESSIONS']._serialized_start=494
-  _globals['_SESSIONS']._serialized_end=738
+  _globals['_TRUNCATESESSIONREQUEST']._serialized_start=493
+  _globals['_TRUNCATESESSIONREQUEST']._serialized_end=583
+  _globals['_TRUNCATESESSIONRESPONSE']._serialized_start=585
+  _globals['_TRUNCATESESSIONRESPONSE']._serialized_end=671
+  _globals['_HOLDSESSIONREQUEST']._serialized_start=673
+  _globals['_HOLDSESSIONREQUEST']._serialized_end=727
+  _globals['_HOLDSESSIONRESPONSE']._serialized_start=729
+  _globals['_HOLDSESSIONRESPONSE']._serialized_end=799
+  _globals['_SESSIONS']._serialized_start=802
+  _globals['_SESSIONS']._serialized_end=1212
 # @@protoc_insertion_point(module_scope)

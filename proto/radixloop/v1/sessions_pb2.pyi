@@ -50,3 +50,41 @@ class CloseSessionResponse(_message.Message):
     closed: bool
     tokens: int
     def __init__(self, closed: bool = ..., tokens: _Optional[int] = ...) -> None: ...
+
+class TruncateSessionRequest(_message.Message):
+    __slots__ = ("session_id", "tokens", "messages")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    tokens: int
+    messages: int
+    def __init__(self, session_id: _Optional[str] = ..., tokens: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class TruncateSessionResponse(_message.Message):
+    __slots__ = ("tokens", "messages", "superseded_tokens")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    SUPERSEDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: int
+    messages: int
+    superseded_tokens: int
+    def __init__(self, tokens: _Optional[int] = ..., messages: _Optional[int] = ..., superseded_tokens: _Optional[int] = ...) -> None: ...
+
+class HoldSessionRequest(_message.Message):
+    __slots__ = ("session_id", "tool")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TOOL_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    tool: str
+    def __init__(self, session_id: _Optional[str] = ..., tool: _Optional[str] = ...) -> None: ...
+
+class HoldSessionResponse(_message.Message):
+    __slots__ = ("lease_id", "ttl_s", "tokens")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    ttl_s: float
+    tokens: int
+    def __init__(self, lease_id: _Optional[int] = ..., ttl_s: _Optional[float] = ..., tokens: _Optional[int] = ...) -> None: ...

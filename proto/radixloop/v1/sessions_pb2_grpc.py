@@ -31,6 +31,16 @@ class SessionsStub(object):
                 request_serializer=radixloop_dot_v1_dot_sessions__pb2.CloseSessionRequest.SerializeToString,
                 response_deserializer=radixloop_dot_v1_dot_sessions__pb2.CloseSessionResponse.FromString,
                 )
+        self.Truncate = channel.unary_unary(
+                '/radixloop.v1.Sessions/Truncate',
+                request_serializer=radixloop_dot_v1_dot_sessions__pb2.TruncateSessionRequest.SerializeToString,
+                response_deserializer=radixloop_dot_v1_dot_sessions__pb2.TruncateSessionResponse.FromString,
+                )
+        self.Hold = channel.unary_unary(
+                '/radixloop.v1.Sessions/Hold',
+                request_serializer=radixloop_dot_v1_dot_sessions__pb2.HoldSessionRequest.SerializeToString,
+                response_deserializer=radixloop_dot_v1_dot_sessions__pb2.HoldSessionResponse.FromString,
+                )
 
 
 class SessionsServicer(object):
@@ -52,7 +62,22 @@ class SessionsServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Close(self, request, context):
-        """Idempotent.
+        """Idempotent. What only this session would have come back to may be evicted first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Truncate(self, request, context):
+        """Cut a session back: an agent rewinds, or is about to send a compacted history. What is cut off may be evicted first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Hold(self, request, context):
+        """The session waits for a tool: prefer its prefix to others for as long as that tool usually takes, until its next
+        turn. Turns that end in tool calls which the runtime can parse are held without being asked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,6 +100,16 @@ def add_SessionsServicer_to_server(servicer, server):
                     servicer.Close,
                     request_deserializer=radixloop_dot_v1_dot_sessions__pb2.CloseSessionRequest.FromString,
                     response_serializer=radixloop_dot_v1_dot_sessions__pb2.CloseSessionResponse.SerializeToString,
+            ),
+            'Truncate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Truncate,
+                    request_deserializer=radixloop_dot_v1_dot_sessions__pb2.TruncateSessionRequest.FromString,
+                    response_serializer=radixloop_dot_v1_dot_sessions__pb2.TruncateSessionResponse.SerializeToString,
+            ),
+            'Hold': grpc.unary_unary_rpc_method_handler(
+                    servicer.Hold,
+                    request_deserializer=radixloop_dot_v1_dot_sessions__pb2.HoldSessionRequest.FromString,
+                    response_serializer=radixloop_dot_v1_dot_sessions__pb2.HoldSessionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,5 +171,39 @@ class Sessions(object):
         return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Sessions/Close',
             radixloop_dot_v1_dot_sessions__pb2.CloseSessionRequest.SerializeToString,
             radixloop_dot_v1_dot_sessions__pb2.CloseSessionResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Truncate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Sessions/Truncate',
+            radixloop_dot_v1_dot_sessions__pb2.TruncateSessionRequest.SerializeToString,
+            radixloop_dot_v1_dot_sessions__pb2.TruncateSessionResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Hold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/radixloop.v1.Sessions/Hold',
+            radixloop_dot_v1_dot_sessions__pb2.HoldSessionRequest.SerializeToString,
+            radixloop_dot_v1_dot_sessions__pb2.HoldSessionResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

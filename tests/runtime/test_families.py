@@ -102,7 +102,6 @@ FAMILIES: dict[str, Callable[[], Any]] = {
         init_std=0.3,
     ),
     "gpt2": bare("GPT2Config", **GPT2_LIKE),
-    "gptj": bare("GPTJConfig", rotary_dim=4, **GPT2_LIKE),
     "granite": small("GraniteConfig"),
     "olmo2": small("Olmo2Config"),
     "olmo3": small("Olmo3Config", sliding_window=WINDOW, layer_types=MIXED),

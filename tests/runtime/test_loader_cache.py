@@ -27,7 +27,7 @@ HIDDEN, MLP, LAYERS, HEADS, KV_HEADS, DIM = 32, 64, 2, 4, 2, 8
 
 def write_gguf(path: Path, *, pre: str = "smollm", seed: int = 0) -> Path:
     """A llama of random weights whose tokens are the byte alphabet, as llama.cpp's converter writes it."""
-    tokens = ["<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "ĠĠ"]
+    tokens = ["<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "ĠĠ", "ĊĊ"]
     random = np.random.default_rng(seed)
 
     def tensor(*shape: int) -> np.ndarray:
@@ -48,7 +48,7 @@ def write_gguf(path: Path, *, pre: str = "smollm", seed: int = 0) -> Path:
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types([3] + [1] * (len(tokens) - 1))
-    writer.add_token_merges(["Ġ Ġ"])
+    writer.add_token_merges(["Ġ Ġ", "Ċ Ċ"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
     writer.add_tensor("token_embd.weight", tensor(len(tokens), HIDDEN))

@@ -115,13 +115,12 @@ class DecodeLayout:
 
     def _cut(self, members: list[int], blocks: np.ndarray) -> None:
         """Make segments of these blocks, or leave them to the rest when they are few."""
-        scattered = []
-        for run in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
-            if len(run) * self._size >= MIN_VIEW:
-                self._add(members, run, in_place=True)
-            else:
-                scattered.append(run)
-        loose = np.concatenate(scattered) if scattered else blocks[:0]
+        begins = np.concatenate([[0], np.flatnonzero(np.diff(blocks) != 1) + 1])
+        lengths = np.diff(begins, append=len(blocks))
+        long = lengths * self._size >= MIN_VIEW
+        for begin, length in zip(begins[long].tolist(), lengths[long].tolist(), strict=True):
+            self._add(members, blocks[begin : begin + length], in_place=True)
+        loose = blocks[~np.repeat(long, lengths)]
         if len(loose) * self._size >= MIN_SEGMENT:
             self._add(members, loose, in_place=False)
         elif len(loose):

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from radix.belady import Gaps, belady, find_gaps
 from radix.errors import InvalidArgument, OutOfBlocks
 from radix.namespace import Namespace
 from radix.path_tree import PathTree
+from radix.session_branches import LeftBranch, SessionBranches
 from radix.store import PrefixStore
 from radix.traces import Call, Trace
 
@@ -31,10 +33,12 @@ class Ideal:
     Attributes:
         cached_tokens: of all calls together.
         blocks: enough to hold everything that the trace sends.
+        gaps: for the optimum at a capacity.
     """
 
     cached_tokens: int
     blocks: int
+    gaps: Gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +46,20 @@ class Run:
     """One trace at one capacity under one policy.
 
     Attributes:
+        live: sessions side by side; None for calls in file order.
         capacity_tokens: None has no limit.
         capacity_blocks: what the store was given; the capacity rounded down to blocks.
         block_size: tokens a block.
         refused_calls: longer than the whole capacity. They are served, and counted as every other call; the part that
             does not fit is not kept.
         evicted_tokens: in a hash-id trace, evicted blocks at their full size.
+        belady_cached_tokens: of the best order of eviction at this capacity, see `radix.belady`.
         seconds: inside the store and the loop around it, reading the trace left out.
     """
 
     trace: str
     format: str
+    live: int | None
     policy: str
     capacity_tokens: int | None
     capacity_blocks: int
@@ -62,6 +69,8 @@ class Run:
     input_tokens: int
     cached_tokens: int
     hit_rate: float
+    belady_cached_tokens: int
+    belady_hit_rate: float
     ideal_cached_tokens: int
     ideal_hit_rate: float
     evicted_blocks: int
@@ -92,9 +101,9 @@ def ideal(trace: Trace, block_size: int) -> Ideal:
         longest = max(longest, len(call.path) + len(call.output))
     elements = sum(tree.size for tree in trees.values())
     if not trace.has_tokens:
-        return Ideal(cached, elements + 1)
+        return Ideal(cached, elements + 1, find_gaps(trace))
     # Runs begin and end inside blocks: at most one block more at each end of what a call adds, and the call itself.
-    return Ideal(cached, (elements + longest) // block_size + 3 * len(trace.calls) + 2)
+    return Ideal(cached, (elements + longest) // block_size + 3 * len(trace.calls) + 2, find_gaps(trace))
 
 
 def simulate(
@@ -104,6 +113,7 @@ def simulate(
     best: Ideal,
     block_size: int,
     policy: str = "lru",
+    live: int | None = None,
     on_call: Callable[[int], None] | None = None,
 ) -> Run:
     """Drive a new store with every call of the trace.
@@ -113,6 +123,7 @@ def simulate(
         best: what `ideal` returned for this trace and block size.
         block_size: tokens a block; in a hash-id trace it is `trace.unit`.
         policy: an eviction policy of the store.
+        live: how many sessions `trace` was interleaved from, for the record.
         on_call: told how many calls are done, some fifty times in all.
 
     Raises:
@@ -126,15 +137,17 @@ def simulate(
     serve = _serve_tokens if trace.has_tokens else _serve_ids
     cached = refused = 0
     started = time.perf_counter()
-    for found, fitted in _serve_all(trace.calls, store, serve, trace.unit, on_call):
+    for found, fitted in _serve_all(trace, store, serve, on_call):
         cached += found
         refused += not fitted
     seconds = time.perf_counter() - started
     stats = store.stats()
     total = trace.input_tokens
+    optimum = best.cached_tokens if capacity_tokens is None else belady(best.gaps, blocks * block_size // trace.unit)
     return Run(
         trace=str(trace.file),
         format=trace.format,
+        live=live,
         policy=policy,
         capacity_tokens=capacity_tokens,
         capacity_blocks=blocks,
@@ -144,6 +157,8 @@ def simulate(
         input_tokens=total,
         cached_tokens=cached,
         hit_rate=cached / total,
+        belady_cached_tokens=optimum,
+        belady_hit_rate=optimum / total,
         ideal_cached_tokens=best.cached_tokens,
         ideal_hit_rate=best.cached_tokens / total,
         evicted_blocks=stats.evicted_blocks,
@@ -157,19 +172,33 @@ def simulate(
 
 
 def _serve_all(
-    calls: list[Call],
+    trace: Trace,
     store: PrefixStore,
     serve: Callable[[PrefixStore, Call, Namespace, int], tuple[int, bool]],
-    unit: int,
     on_call: Callable[[int], None] | None,
 ) -> Iterable[tuple[int, bool]]:
+    calls = trace.calls
     namespaces: dict[str, Namespace] = {}
+    sessions: dict[int, SessionBranches] = {}
+    last_call = {call.session: number for number, call in enumerate(calls, start=1)}
     step = len(calls) // 50 + 1
     for done, call in enumerate(calls, start=1):
         namespace = namespaces.setdefault(call.scope, Namespace(salt=call.scope or None))
-        yield serve(store, call, namespace, unit)
+        session = call.session
+        if session is not None:
+            branches = sessions.setdefault(session, SessionBranches())
+            _supersede(store, namespace, branches.call(call.path))
+        yield serve(store, call, namespace, trace.unit)
+        if session is not None and last_call[session] == done:
+            for left in sessions.pop(session).close():
+                _supersede(store, namespace, left)
         if on_call is not None and (done % step == 0 or done == len(calls)):
             on_call(done)
+
+
+def _supersede(store: PrefixStore, namespace: Namespace, left: LeftBranch | None) -> None:
+    if left is not None:
+        store.retention.supersede(left.path, namespace, left.keep)
 
 
 def _serve_ids(store: PrefixStore, call: Call, namespace: Namespace, unit: int) -> tuple[int, bool]:

@@ -37,6 +37,15 @@ def simulate(
     policy: Annotated[
         list[str], typer.Option(metavar="NAME,...", help="Eviction policies, one run each; 'all' runs every one.")
     ] = ["lru"],  # noqa: B006
+    live: Annotated[
+        list[str],
+        typer.Option(
+            metavar="N,N,...",
+            show_default=False,
+            help="Closed loop: so many sessions side by side with their recorded gaps, one run each. Without it calls "
+            "run in file order. For traces that tell sessions and times.",
+        ),
+    ] = [],  # noqa: B006
     block_size: Annotated[
         int | None,
         typer.Option(
@@ -57,11 +66,14 @@ def simulate(
     """Send a trace's calls through the prefix store and print the hit rate at each capacity.
 
     No model runs: the same store that the runtime uses looks up, stores and evicts every call's prefix. The hit rate
-    (cached input tokens / input tokens) is printed beside the ideal one, which a cache that never forgets would reach.
+    (cached input tokens / input tokens) is printed beside that of the best order of eviction (belady) and of a cache
+    that never forgets (ideal).
 
     Examples:
 
         radix simulate traces.jsonl.gz --capacity-tokens 500k,1M,inf
+
+        radix simulate traces.jsonl.gz --live 8,32 --capacity-tokens 1M,4M --policy all
 
         radix simulate calls.jsonl --block-size 64 --json -
     """
@@ -70,13 +82,14 @@ def simulate(
     check_json_target(json)
     capacities = _capacities(capacity_tokens)
     policies = _policies(policy)
+    lives = _lives(live)
     runs: list[Run] = []
     stopped = False
     console = Console()
     with _progress() as progress:
         try:
             for file in dict.fromkeys(traces):
-                for run in _run_trace(file, capacities, policies, block_size, sessions, progress):
+                for run in _run_trace(file, lives, capacities, policies, block_size, sessions, progress):
                     runs.append(run)
         except KeyboardInterrupt:
             stopped = True
@@ -84,7 +97,7 @@ def simulate(
         write_json(json, {"runs": [run.as_json() for run in runs]})
     if json != "-":
         for file in dict.fromkeys(traces):
-            _print_table(console, [run for run in runs if run.trace == str(file)], len(policies) > 1)
+            _print_table(console, [run for run in runs if run.trace == str(file)])
     if stopped:
         typer.echo("stopped: the runs that were finished are shown", err=True)
         raise typer.Exit(130)
@@ -112,8 +125,17 @@ def _policies(values: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _lives(values: list[str]) -> list[int | None]:
+    parts = [part.strip() for value in values for part in value.split(",")]
+    for part in parts:
+        if not part.isdecimal() or int(part) < 1:
+            raise typer.BadParameter(f"{part!r} is no number of sessions from 1", param_hint="--live")
+    return list(dict.fromkeys(int(part) for part in parts)) or [None]
+
+
 def _run_trace(
     file: Path,
+    lives: list[int | None],
     capacities: list[int | None],
     policies: list[str],
     block_size: int | None,
@@ -138,18 +160,31 @@ def _run_trace(
                 f"{capacity} tokens hold no block: the blocks of {file.name} have {blocks_of} tokens",
                 param_hint="--capacity-tokens",
             )
-    best = ideal(trace, blocks_of)
-    for policy in policies:
+    for live in lives:
+        order = trace if live is None else _interleaved(trace, live)
+        best = ideal(order, blocks_of)
+        name = "" if live is None else f"{live} live, "
         for capacity in capacities:
-            task = progress.add_task(f"{policy}, {format_tokens(capacity)} tokens", total=len(trace.calls))
-            yield run(
-                trace,
-                capacity,
-                best=best,
-                block_size=blocks_of,
-                policy=policy,
-                on_call=lambda done, task=task: progress.update(task, completed=done),  # type: ignore[misc]
-            )
+            for policy in policies:
+                task = progress.add_task(f"{name}{format_tokens(capacity)} tokens, {policy}", total=len(trace.calls))
+                yield run(
+                    order,
+                    capacity,
+                    best=best,
+                    block_size=blocks_of,
+                    policy=policy,
+                    live=live,
+                    on_call=lambda done, task=task: progress.update(task, completed=done),  # type: ignore[misc]
+                )
+
+
+def _interleaved(trace: Trace, live: int) -> Trace:
+    from radix.closed_loop import interleave
+
+    try:
+        return interleave(trace, live)
+    except InvalidArgument as bad:
+        raise typer.BadParameter(str(bad), param_hint="--live") from None
 
 
 def _progress() -> Progress:
@@ -170,7 +205,7 @@ def _warn(trace: Trace) -> None:
         )
 
 
-def _print_table(console: Any, runs: list[Run], name_policy: bool) -> None:
+def _print_table(console: Any, runs: list[Run]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -182,10 +217,19 @@ def _print_table(console: Any, runs: list[Run], name_policy: bool) -> None:
         f"{first.calls:,} calls, {first.input_tokens:,} input tokens, blocks of {first.block_size}",
         highlight=False,
     )
-    columns: dict[str, list[str]] = {"capacity": [format_tokens(run.capacity_tokens) for run in runs]}
-    if name_policy:
+    columns: dict[str, list[str]] = {}
+    if first.live is not None:
+        columns["live"] = [str(run.live) for run in runs]
+    columns["capacity"] = [format_tokens(run.capacity_tokens) for run in runs]
+    several = len({run.policy for run in runs}) > 1
+    if several:
         columns["policy"] = [run.policy for run in runs]
     columns["hit rate"] = [f"{run.hit_rate:.3%}" for run in runs]
+    lru = {(run.live, run.capacity_tokens): run.hit_rate for run in runs if run.policy == "lru"}
+    if several and lru:
+        over = [(run.hit_rate, lru.get((run.live, run.capacity_tokens))) for run in runs]
+        columns["over lru"] = ["" if base is None else f"{100 * (rate - base):+.3f}" for rate, base in over]
+    columns["belady"] = [f"{run.belady_hit_rate:.3%}" for run in runs]
     columns["ideal"] = [f"{run.ideal_hit_rate:.3%}" for run in runs]
     columns["evicted"] = [short_count(run.evicted_tokens) for run in runs]
     refused = any(run.refused_calls for run in runs)
@@ -199,7 +243,12 @@ def _print_table(console: Any, runs: list[Run], name_policy: bool) -> None:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     console.print(table)
-    explained = "hit rate: cached / input tokens. ideal: of a cache that never forgets.\nevicted: tokens."
+    explained = (
+        "hit rate: cached / input tokens. belady: of the best order of eviction at this capacity.\n"
+        "ideal: of a cache that never forgets. evicted: tokens."
+    )
+    if several and lru:
+        explained += " over lru: points of hit rate."
     if refused:
-        explained += " too long: calls longer than the capacity, kept only as far as they fit."
+        explained += "\ntoo long: calls longer than the capacity, kept only as far as they fit."
     console.print(explained, style="dim", highlight=False)

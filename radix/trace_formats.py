@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from radix.errors import InvalidArgument
-from radix.trace_values import NOTHING, BadLine, Ints, Renumber, show, token_array, token_count
+from radix.trace_values import NOTHING, BadLine, Ints, Renumber, seconds, show, token_array, token_count
 
 MOONCAKE_BLOCK_SIZE = 512
 
@@ -29,12 +29,18 @@ class Call:
         path: int32[n], block ids or tokens of the input.
         input_tokens: how many tokens went in.
         output: int32[m], the tokens that came out; empty in a hash-id trace, which does not record them.
+        session: which session of the trace it belongs to, from 0; None where the format does not tell.
+        at: seconds from the session's beginning to the call; None where the format does not tell.
+        seconds: how long the call took, 0 where that was not recorded.
     """
 
     scope: str
     path: Ints
     input_tokens: int
     output: Ints
+    session: int | None = None
+    at: float | None = None
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -86,7 +92,17 @@ class Reader:
 
 
 class _HashIds(Reader):
-    def _add(self, scope: str, entry: Line, length_key: str, number: int, ids: Renumber) -> None:
+    def _add(
+        self,
+        scope: str,
+        entry: Line,
+        length_key: str,
+        number: int,
+        ids: Renumber,
+        session: int | None = None,
+        at: float | None = None,
+        seconds: float = 0.0,
+    ) -> None:
         trace = self.trace
         length = token_count(entry, length_key)
         path = ids.path(entry.get("hash_ids"), "hash_ids")
@@ -98,7 +114,7 @@ class _HashIds(Reader):
                     f"{trace.file}:{number}: {len(path)} hash_ids for {length_key} {length}, which is "
                     f"{-(-length // trace.unit)} blocks of {trace.unit} tokens"
                 )
-        trace.calls.append(Call(scope, path, length, NOTHING))
+        trace.calls.append(Call(scope, path, length, NOTHING, session, at, seconds))
 
 
 class _ClaudeCode(_HashIds):
@@ -114,23 +130,25 @@ class _ClaudeCode(_HashIds):
         trace.unit = size
         # A session is its line: nothing promises that the ids of sessions are unique.
         scope = str(number) if line.get("hash_id_scope", "local") == "local" else ""
-        self._walk(scope, line.get("requests"), "requests", number, Renumber())
+        self._walk(scope, line.get("requests"), "requests", number, Renumber(), 0.0)
         trace.sessions += 1
 
-    def _walk(self, scope: str, entries: Any, where: str, number: int, ids: Renumber) -> None:
+    def _walk(self, scope: str, entries: Any, where: str, number: int, ids: Renumber, began: float | None) -> None:
         if not isinstance(entries, list):
             raise BadLine(f"{where} is {show(entries)}: it must be a list of calls")
         for index, entry in enumerate(entries):
             place = f"{where}[{index}]"
             if not isinstance(entry, dict):
                 raise BadLine(f"{place} is {show(entry)}: it must be an object")
-            if "requests" in entry:
-                self._walk(scope, entry["requests"], f"{place}.requests", number, ids)
-                continue
             try:
-                self._add(scope, entry, "in", number, ids)
+                later, took = seconds(entry, "t"), seconds(entry, "api_time")
+                at = None if began is None or later is None else began + later
+                if "requests" not in entry:
+                    self._add(scope, entry, "in", number, ids, self.trace.sessions, at, took or 0.0)
             except BadLine as bad:
                 raise BadLine(f"{place}.{bad}") from None
+            if "requests" in entry:
+                self._walk(scope, entry["requests"], f"{place}.requests", number, ids, at)
 
 
 class _Mooncake(_HashIds):
@@ -151,7 +169,7 @@ class _Tokens(Reader):
 
     def __init__(self, trace: Trace, block_size: int | None, limit: int | None) -> None:
         super().__init__(trace, block_size, limit)
-        self._sessions: set[str] = set()
+        self._sessions: dict[str, int] = {}
 
     @property
     def done(self) -> bool:
@@ -170,9 +188,9 @@ class _Tokens(Reader):
         output = token_array(line.get("output_tokens", []), "output_tokens")
         if session not in self._sessions and len(self._sessions) == self.limit:
             return
-        self._sessions.add(session)
+        index = self._sessions.setdefault(session, len(self._sessions))
         self.trace.sessions = len(self._sessions)
-        self.trace.calls.append(Call("", path, len(path), output))
+        self.trace.calls.append(Call("", path, len(path), output, index, seconds(line, "t")))
 
 
 @dataclass(frozen=True)

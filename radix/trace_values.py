@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,6 +56,16 @@ def token_count(line: dict[str, Any], key: str) -> int:
     if type(value) is not int or value < 1:
         raise BadLine(f"{key} is {show(value)}: it must be a whole number of tokens from 1")
     return value
+
+
+def seconds(line: dict[str, Any], key: str) -> float | None:
+    """Return a field that counts seconds, from 0; None where it is missing. Raises BadLine."""
+    value = line.get(key)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise BadLine(f"{key} is {show(value)}: it must be a number of seconds from 0")
+    return float(value)
 
 
 def show(value: Any) -> str:

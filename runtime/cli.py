@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from radix.eviction import POLICIES
 from runtime.config import BadConfig, ServeConfig, build_config
 
 ENV_PREFIX = "RADIX_RUNTIME_"
@@ -54,6 +55,10 @@ def _option(name: str, panel: str, text: str, **more: Any) -> Any:
     )
 
 
+# Settings that take the word off (or on), which YAML 1.1 reads as a truth value.
+_WORDS = ("redis", "metrics_port", "kv_events", "kv_events_replay", "tool_holds")
+
+
 def _read_file(ctx: typer.Context, path: Path | None) -> Path | None:
     """Make the file's settings the defaults of this command, so that flags and environment win over them."""
     if path is None or ctx.resilient_parsing:
@@ -74,12 +79,18 @@ def _read_file(ctx: typer.Context, path: Path | None) -> Path | None:
         if name not in ServeConfig.model_fields:
             known = ", ".join(sorted(ServeConfig.model_fields))
             raise typer.BadParameter(f"{path}: unknown setting {key!r}; known are {known}")
+        if name == "quota" and isinstance(value, list):
+            settings[name] = [str(quota) for quota in value]
+            continue
         if not isinstance(value, str | int | float | None):
             raise typer.BadParameter(f"{path}: {key} must be a single value, not {type(value).__name__}")
-        # YAML 1.1 reads a bare `off` as false; the settings that take the word mean the word.
-        settings[name] = "off" if value is False and name in ("redis", "metrics_port") else value
+        settings[name] = _word(value) if isinstance(value, bool) and name in _WORDS else value
     ctx.default_map = {**(ctx.default_map or {}), **settings}
     return path
+
+
+def _word(value: bool) -> str:
+    return "on" if value else "off"
 
 
 def _where(ctx: typer.Context, name: str, config_file: Path | None) -> str:
@@ -92,8 +103,8 @@ def _where(ctx: typer.Context, name: str, config_file: Path | None) -> str:
     return ""
 
 
-_MODEL, _LISTEN, _POOL = "Model", "Listening", "KV pool"
-_WORK, _WATCH = "Scheduling", "Watching"
+_MODEL, _LISTEN, _POOL, _KEEP = "Model", "Listening", "KV pool", "What is kept"
+_WORK, _WATCH, _EVENTS = "Scheduling", "Watching", "KV events"
 
 
 @app.command()
@@ -174,6 +185,50 @@ def serve(
             show_default="CPU: 2GiB or a quarter of the memory; GPU: half of what is free",
         ),
     ] = None,
+    eviction: Annotated[
+        str,
+        _option("eviction", _KEEP, f"Which prefixes go first: {', '.join(sorted(POLICIES))}.", metavar="NAME"),
+    ] = _default("eviction"),
+    leasable_share: Annotated[
+        str,
+        _option("leasable_share", _KEEP, "Of the pool, how much leases may cover together.", metavar="SHARE"),
+    ] = _default("leasable_share"),
+    quota: Annotated[
+        list[str] | None,
+        _option(
+            "quota",
+            _KEEP,
+            "Let the prefixes of a salt take at most this share of the pool; may be given several times. "
+            "=SHARE is for the namespace without a salt.",
+            metavar="SALT=SHARE",
+        ),
+    ] = None,
+    tool_holds: Annotated[
+        str,
+        _option(
+            "tool_holds",
+            _KEEP,
+            "Lease the prefix of a session that waits for a tool, for as long as the tool usually takes.",
+            metavar="on|off",
+        ),
+    ] = _default("tool_holds"),
+    tool_hold_percentile: Annotated[
+        str,
+        _option(
+            "tool_hold_percentile", _KEEP, "Hold until so many percent of a tool's pauses were over.", metavar="PERCENT"
+        ),
+    ] = _default("tool_hold_percentile"),
+    explain_across_namespaces: Annotated[
+        bool,
+        typer.Option(
+            "--explain-across-namespaces/--no-explain-across-namespaces",
+            envvar=ENV_PREFIX + "EXPLAIN_ACROSS_NAMESPACES",
+            show_envvar=False,
+            rich_help_panel=_KEEP,
+            help="Let a verdict say that another namespace holds the prompt (not which). "
+            "Turn it off where tenants see verdicts.",
+        ),
+    ] = _default("explain_across_namespaces"),
     max_batch_tokens: Annotated[
         str,
         _option("max_batch_tokens", _WORK, "Tokens that one step computes; longer prompts run in chunks.", metavar="N"),
@@ -215,6 +270,34 @@ def serve(
             metavar="N",
         ),
     ] = _default("redis_head_tokens"),
+    kv_events: Annotated[
+        str,
+        _option(
+            "kv_events",
+            _EVENTS,
+            "Tell routers which blocks are cached: off, grpc (Cache.WatchEvents), or zmq (that, and over ZeroMQ).",
+            metavar="off|grpc|zmq",
+        ),
+    ] = _default("kv_events"),
+    kv_events_endpoint: Annotated[
+        str, _option("kv_events_endpoint", _EVENTS, "Where the ZeroMQ publisher listens.", metavar="ADDRESS")
+    ] = _default("kv_events_endpoint"),
+    kv_events_replay: Annotated[
+        str,
+        _option("kv_events_replay", _EVENTS, "Where it answers requests for what was missed.", metavar="ADDRESS|off"),
+    ] = _default("kv_events_replay"),
+    kv_events_topic: Annotated[
+        str, _option("kv_events_topic", _EVENTS, "First frame of every message.", metavar="TEXT", show_default="empty")
+    ] = _default("kv_events_topic"),
+    kv_events_format: Annotated[
+        str,
+        _option(
+            "kv_events_format",
+            _EVENTS,
+            "map is what current vLLM and SGLang send; array what older readers decode.",
+            metavar="map|array",
+        ),
+    ] = _default("kv_events_format"),
     log_level: Annotated[
         str, _option("log_level", _WATCH, "debug, info, warning or error.", metavar="LEVEL")
     ] = _default("log_level"),
@@ -226,6 +309,7 @@ def serve(
     or from a YAML file (kv_memory: 2GiB). A flag wins over the environment, the environment over the file.
     """
     values = {name: ctx.params[name] for name in ServeConfig.model_fields}
+    values["quota"] = values["quota"] or ()
     try:
         settings = build_config(values)
     except BadConfig as error:

@@ -7,7 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from radix.eviction import POLICIES
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
@@ -23,6 +34,21 @@ def parse_size(value: object) -> int:
     if match is None or match[2].lower() not in _UNITS:
         raise ValueError("must be a size such as 512MiB or 2GiB")
     return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def parse_quota(text: str) -> tuple[str | None, float]:
+    """Salt and share of the pool of SALT=SHARE; no salt before the = means the namespace without one.
+
+    Raises ValueError.
+    """
+    salt, separator, share = text.rpartition("=")
+    try:
+        value = float(share)
+    except ValueError:
+        value = 0.0
+    if not separator or not 0 < value <= 1:
+        raise ValueError(f"{text!r} must be SALT=SHARE with a share above 0 and at most 1")
+    return salt or None, value
 
 
 Size = Annotated[int, BeforeValidator(parse_size)]
@@ -49,6 +75,12 @@ class ServeConfig(BaseModel):
     block_size: int = Field(default=16, ge=1, le=1024)
     num_blocks: int | None = Field(default=None, ge=2, le=2**31 - 1)
     kv_memory: Size | None = Field(default=None, ge=1)
+    eviction: str = "lru"
+    leasable_share: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
+    quota: tuple[str, ...] = ()
+    tool_holds: Literal["on", "off"] = "on"
+    tool_hold_percentile: float = Field(default=90.0, gt=0, le=100, allow_inf_nan=False)
+    explain_across_namespaces: bool = True
 
     max_batch_tokens: int = Field(default=512, ge=1, le=2**20)
     max_running: int = Field(default=32, ge=1, le=4096)
@@ -58,6 +90,12 @@ class ServeConfig(BaseModel):
 
     redis: str = "off"
     redis_head_tokens: int = Field(default=16, ge=0, le=256)
+
+    kv_events: Literal["off", "grpc", "zmq"] = "grpc"
+    kv_events_endpoint: str = "tcp://127.0.0.1:5557"
+    kv_events_replay: str = "tcp://127.0.0.1:5558"
+    kv_events_topic: str = Field(default="", max_length=256)
+    kv_events_format: Literal["map", "array"] = "map"
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
@@ -69,11 +107,38 @@ class ServeConfig(BaseModel):
             raise ValueError("must be auto, cpu, mps, cuda or cuda:N")
         return value
 
+    @field_validator("eviction")
+    @classmethod
+    def _known_policy(cls, value: str) -> str:
+        if value not in POLICIES:
+            raise ValueError(f"must be {', '.join(sorted(POLICIES))}")
+        return value
+
+    @field_validator("quota", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("quota")
+    @classmethod
+    def _known_quotas(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for quota in value:
+            parse_quota(quota)
+        return value
+
     @field_validator("redis")
     @classmethod
     def _known_redis(cls, value: str) -> str:
         if value not in ("off", "embedded") and not value.startswith(_REDIS_SCHEMES):
             raise ValueError(f"must be off, embedded or a URL that begins with {', '.join(_REDIS_SCHEMES)}")
+        return value
+
+    @field_validator("kv_events_endpoint", "kv_events_replay")
+    @classmethod
+    def _known_socket(cls, value: str, info: ValidationInfo) -> str:
+        may_be_off = info.field_name == "kv_events_replay"
+        if not value.startswith(("tcp://", "ipc://")) and not (may_be_off and value == "off"):
+            raise ValueError(f"must begin with tcp:// or ipc://{', or be off' if may_be_off else ''}")
         return value
 
     @field_validator("metrics_port", mode="before")

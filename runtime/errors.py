@@ -41,6 +41,14 @@ class QueueFull(RuntimeServiceError):
         self.retry_after_s = retry_after_s
 
 
+class TooMany(RuntimeServiceError):
+    """As many of something exist as the runtime keeps."""
+
+    def __init__(self, things: str, limit: int, remedy: str) -> None:
+        super().__init__(f"there are {limit} {things}, which is the limit: {remedy}")
+        self.limit = limit
+
+
 class SessionNotFound(RuntimeServiceError):
     """No session goes by that id (any more)."""
 
@@ -67,6 +75,13 @@ class EngineFailed(RuntimeServiceError):
 
 class ShuttingDown(RuntimeServiceError):
     """The runtime drains and takes no new requests."""
+
+
+class EventsOff(RuntimeServiceError):
+    """The runtime was started without KV events."""
+
+    def __init__(self) -> None:
+        super().__init__("this runtime records no events; start it with --kv-events grpc or zmq")
 
 
 class RequestCancelled(RuntimeServiceError):

@@ -51,6 +51,11 @@ class Snapshot:
     events: tuple[BlockStored, ...]
 
 
+def medium_of(device: str) -> str:
+    """Where vLLM would say that the KV of a model on `device` lies."""
+    return "CPU" if device == "cpu" else "GPU"
+
+
 class HistoryGone(LookupError):
     """Batches that somebody asked for are not kept any more."""
 
@@ -98,6 +103,10 @@ class KvEventHub:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    def now(self) -> float:
+        """Seconds since 1970, by the clock that stamps batches."""
+        return self._clock()
 
     def batches(self, start: int, limit: int) -> tuple[EventBatch, ...]:
         """Up to `limit` batches from sequence `start` on; none where `start` is yet to come.

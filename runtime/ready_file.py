@@ -22,6 +22,8 @@ class Ready:
     runtime_id: str
     model: str
     pid: int
+    kv_events_endpoint: str | None = None
+    kv_events_replay: str | None = None
 
 
 def write_ready_file(path: Path, ready: Ready) -> None:

@@ -10,15 +10,20 @@ import uuid
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from radix.metadata_client import BadRedisUrl, connect
-from runtime.config import BadConfig, ServeConfig
+from runtime.branches import Branches
+from runtime.config import BadConfig, ServeConfig, parse_quota
+from runtime.conversations import Conversations
 from runtime.description import describe
 from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from runtime.engine import Engine, EngineConfig
 from runtime.errors import RuntimeServiceError
 from runtime.grpc_server import GrpcServer
-from runtime.loaded_model import LoadedModel
+from runtime.kv_events import KvEventHub, medium_of
+from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.loader import load_model
 from runtime.logs import set_up_logging
 from runtime.metrics import MetricsServer, RuntimeMetrics
@@ -29,6 +34,9 @@ from runtime.ready_file import Ready, write_ready_file
 from runtime.service_context import ServiceContext
 from runtime.sessions import SessionTable
 from runtime.stop_signals import StopSignals
+
+if TYPE_CHECKING:
+    from runtime.zmq_publisher import ZmqPublisher
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +103,10 @@ class Runtime:
                 max_batch_tokens=config.max_batch_tokens,
                 max_running=config.max_running,
                 max_queue=config.max_queue,
+                eviction=config.eviction,
+                leasable_share=config.leasable_share,
+                explain_across_namespaces=config.explain_across_namespaces,
+                record_events=config.kv_events != "off",
             ),
         )
         self._publisher: RedisPublisher | None = None
@@ -107,15 +119,39 @@ class Runtime:
                 decode=encoder.decode_head,
                 head_tokens=config.redis_head_tokens,
             )
+        incarnation = self._publisher.incarnation if self._publisher is not None else uuid.uuid4().hex
+        self._events = KvEventHub(incarnation) if config.kv_events != "off" else None
+        self._zmq: ZmqPublisher | None = None
+        if self._events is not None:
+            self._engine.after_step.append(self._events.collect)
+            if config.kv_events == "zmq":
+                self._zmq = zmq_publisher(config, self._events, self._engine, loaded.info)
+        sessions = SessionTable(config.max_sessions, config.session_idle_seconds)
+        leases = LeaseDesk(self._engine.call)
+        holds = ToolHolds(
+            self._engine.call,
+            leases,
+            ToolPauses(config.tool_hold_percentile),
+            enabled=config.tool_holds == "on",
+        )
+        branches = Branches(self._engine.call, sessions, Conversations())
+        sessions.on_end += [lambda session: holds.forget(session_holder(session.id)), branches.session_ended]
+        pace = PrefillPace()
+        self._engine.on_finished.append(pace.record)
         self._shared = ServiceContext(
             engine=self._engine,
             info=loaded.info,
             encoder=encoder,
-            sessions=SessionTable(config.max_sessions, config.session_idle_seconds),
+            sessions=sessions,
+            leases=leases,
+            holds=holds,
+            branches=branches,
+            pace=pace,
             config=config,
             num_blocks=num_blocks,
             runtime_id=runtime_id,
-            incarnation=self._publisher.incarnation if self._publisher is not None else uuid.uuid4().hex,
+            incarnation=incarnation,
+            events=self._events,
         )
         self._metrics = RuntimeMetrics(
             self._engine,
@@ -139,8 +175,14 @@ class Runtime:
             if self._publisher is not None:
                 self._publisher.start()
                 ends.push_async_callback(asyncio.to_thread, self._publisher.stop)
+            if self._zmq is not None:
+                self._zmq.start()
+                ends.push_async_callback(asyncio.to_thread, self._zmq.close)
             await self._grpc.start(shared)
             ends.push_async_callback(self._grpc.stop, FLUSH_S)
+            if self._events is not None:
+                # Before the server stops: it ends the streams of those who watch.
+                ends.callback(self._events.close)
             self._engine.start()
             ends.push_async_callback(asyncio.to_thread, self._engine.shutdown, self._config.drain_seconds)
             await self._grpc.set_serving(True)
@@ -184,6 +226,8 @@ class Runtime:
             metrics_port=metrics.port if metrics is not None else None,
             metrics_url=metrics.url if metrics is not None else None,
             redis_url=self._redis_url,
+            kv_events_endpoint=self._zmq.endpoint if self._zmq is not None else None,
+            kv_events_replay=self._zmq.replay_endpoint if self._zmq is not None else None,
             runtime_id=self._shared.runtime_id,
             model=self._shared.info.name,
             pid=os.getpid(),
@@ -192,10 +236,32 @@ class Runtime:
             log.warning("%s may be reachable from other machines, and nothing authenticates callers", self._config.host)
         if self._config.ready_file is not None:
             write_ready_file(self._config.ready_file, ready)
-        also = {"metrics": ready.metrics_url, "redis": ready.redis_url}
+        also = {"metrics": ready.metrics_url, "redis": ready.redis_url, "KV events": ready.kv_events_endpoint}
         log.info(
             "serving %s on %s%s", ready.model, ready.target, "".join(f", {k} {url}" for k, url in also.items() if url)
         )
+
+
+def zmq_publisher(config: ServeConfig, hub: KvEventHub, engine: Engine, info: ModelInfo) -> ZmqPublisher:
+    """The ZeroMQ side of the KV events, bound and not yet started. Raises BadConfig."""
+    try:
+        from runtime.zmq_publisher import ZmqPublisher
+    except ImportError as error:
+        needed = f"zmq needs pyzmq and msgspec ({error}): pip install 'radixloop[events]'"
+        raise BadConfig("kv_events", needed) from None
+    publisher = ZmqPublisher(
+        hub,
+        lambda: engine.call(hub.snapshot),
+        endpoint=config.kv_events_endpoint,
+        replay=None if config.kv_events_replay == "off" else config.kv_events_replay,
+        topic=config.kv_events_topic,
+        medium=medium_of(info.device),
+        layout=config.kv_events_format,
+    )
+    address = urlsplit(publisher.endpoint)
+    if address.scheme == "tcp" and not is_loopback(address.hostname or ""):
+        log.warning("%s may be reachable from other machines, and events carry prompts", publisher.endpoint)
+    return publisher
 
 
 def is_loopback(host: str) -> bool:

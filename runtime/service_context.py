@@ -5,11 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from runtime.branches import Branches
 from runtime.config import ServeConfig
 from runtime.engine import Engine
+from runtime.kv_events import KvEventHub
+from runtime.lease_desk import LeaseDesk
 from runtime.loaded_model import ModelInfo
+from runtime.prefill_pace import PrefillPace
 from runtime.prompts import PromptEncoder
 from runtime.sessions import SessionTable
+from runtime.tool_holds import ToolHolds
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,7 @@ class ServiceContext:
         info: the model; its context_length is the one that requests are held to.
         num_blocks: size of the KV pool.
         incarnation: new at every start.
+        events: the last KV events; None where none are recorded.
         started: monotonic clock, seconds.
     """
 
@@ -27,8 +33,13 @@ class ServiceContext:
     info: ModelInfo
     encoder: PromptEncoder
     sessions: SessionTable
+    leases: LeaseDesk
+    holds: ToolHolds
+    branches: Branches
+    pace: PrefillPace
     config: ServeConfig
     num_blocks: int
     runtime_id: str
     incarnation: str
+    events: KvEventHub | None = None
     started: float = field(default_factory=time.monotonic)

@@ -10,16 +10,18 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from radix import InvalidArgument, LeaseNotFound, LeaseRefused
 from runtime.errors import (
     EngineFailed,
+    EventsOff,
     InvalidRequest,
     QueueFull,
     RequestCancelled,
     RequestTooLarge,
-    RuntimeServiceError,
     SessionNotFound,
     ShuttingDown,
     TemplateRefused,
+    TooMany,
 )
 from runtime.sessions import SessionBusy, SessionExists, SessionLimit, SessionRefusesPrompt
 
@@ -27,16 +29,21 @@ log = logging.getLogger(__name__)
 
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
-_CODES: tuple[tuple[type[RuntimeServiceError], grpc.StatusCode], ...] = (
+_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
+    (InvalidArgument, grpc.StatusCode.INVALID_ARGUMENT),
     (TemplateRefused, grpc.StatusCode.INVALID_ARGUMENT),
     (RequestTooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (QueueFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (SessionLimit, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (LeaseRefused, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (TooMany, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (LeaseNotFound, grpc.StatusCode.NOT_FOUND),
     (SessionNotFound, grpc.StatusCode.NOT_FOUND),
     (SessionExists, grpc.StatusCode.ALREADY_EXISTS),
     (SessionBusy, grpc.StatusCode.FAILED_PRECONDITION),
     (SessionRefusesPrompt, grpc.StatusCode.FAILED_PRECONDITION),
+    (EventsOff, grpc.StatusCode.FAILED_PRECONDITION),
     (ShuttingDown, grpc.StatusCode.UNAVAILABLE),
     (RequestCancelled, grpc.StatusCode.CANCELLED),
     (EngineFailed, grpc.StatusCode.INTERNAL),

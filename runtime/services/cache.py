@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
-from radixloop.v1 import cache_pb2, cache_pb2_grpc
+from radixloop.v1 import cache_pb2, events_pb2
 
 from radix import NodeInfo, PrefixStore
 from runtime.convert import head_tokens, namespace_of
+from runtime.errors import EventsOff
+from runtime.event_stream import first_wanted, heartbeat_of, watch
 from runtime.events import FailedEvent, FinishedEvent
+from runtime.kv_events import medium_of
 from runtime.replies import namespace_message, usage_message
 from runtime.request import GenerateJob
 from runtime.service_context import ServiceContext
+from runtime.services.explanations import ExplanationCalls
+from runtime.services.leases import LeaseCalls
 from runtime.status import answering
 from runtime.stream_buffer import StreamBuffer
 
@@ -25,7 +31,7 @@ Call = grpc.aio.ServicerContext[Any, Any]
 NODES_AT_A_TIME = 256
 
 
-class CacheService(cache_pb2_grpc.CacheServicer):
+class CacheService(ExplanationCalls, LeaseCalls):
     """Answers radixloop.v1.Cache."""
 
     def __init__(self, shared: ServiceContext) -> None:
@@ -33,7 +39,9 @@ class CacheService(cache_pb2_grpc.CacheServicer):
 
     async def GetStats(self, request: cache_pb2.GetStatsRequest, context: Call) -> cache_pb2.GetStatsResponse:
         async with answering(context, "Cache.GetStats"):
-            stats = await asyncio.wrap_future(self._shared.engine.call(lambda store: store.stats()))
+            stats, leasable = await asyncio.wrap_future(
+                self._shared.engine.call(lambda store: (store.stats(), store.retention.cap_tokens))
+            )
             counters = self._shared.engine.counters
             return cache_pb2.GetStatsResponse(
                 total_blocks=stats.total_blocks,
@@ -61,6 +69,13 @@ class CacheService(cache_pb2_grpc.CacheServicer):
                 uptime_s=time.monotonic() - self._shared.started,
                 cancelled_total=counters.cancelled,
                 failed_total=counters.failed,
+                leases=stats.leases,
+                leased_tokens=stats.leased_tokens,
+                leasable_tokens=leasable,
+                lease_refusals_total=self._shared.leases.refused,
+                tool_holds_total=self._shared.holds.granted,
+                tool_holds_refused_total=self._shared.holds.refused,
+                eviction=self._shared.config.eviction,
             )
 
     async def ListNodes(self, request: cache_pb2.ListNodesRequest, context: Call) -> None:
@@ -113,6 +128,21 @@ class CacheService(cache_pb2_grpc.CacheServicer):
                             return cache_pb2.WarmResponse(usage=usage_message(event.usage))
             finally:
                 handle.cancel()
+
+    async def WatchEvents(self, request: events_pb2.WatchEventsRequest, context: Call) -> None:
+        async with answering(context, "Cache.WatchEvents"):
+            shared, hub = self._shared, self._shared.events
+            if hub is None:
+                raise EventsOff
+            start, heartbeat_s = first_wanted(hub, request), heartbeat_of(request)
+            # The caller learns at once that it is heard, though the first batch may wait for a long step.
+            await context.send_initial_metadata(())
+            batches = watch(
+                hub, lambda: shared.engine.call(hub.snapshot), start, heartbeat_s, medium_of(shared.info.device)
+            )
+            async with aclosing(batches):
+                async for batch in batches:
+                    await context.write(batch)
 
 
 def _node_message(node: NodeInfo, head: str, now: float) -> cache_pb2.Node:

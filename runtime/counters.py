@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from radix import Cause
 
 
 @dataclass
@@ -14,6 +16,7 @@ class EngineCounters:
         lookup_tokens: prompt tokens that were looked up in the cache (all but bypassing requests').
         hit_tokens: of these, found at first admission.
         computed_tokens: prompt tokens that went through a forward pass.
+        missed_tokens: prompt tokens that were looked up and not found, by cause as of first admission.
     """
 
     requests: int = 0
@@ -30,3 +33,4 @@ class EngineCounters:
     steps: int = 0
     running: int = 0
     waiting: int = 0
+    missed_tokens: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))

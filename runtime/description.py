@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict
 from importlib.metadata import version as installed_version
 
+from radix import Cause
 from runtime.publisher import Description
 from runtime.service_context import ServiceContext
 
@@ -33,4 +34,8 @@ def describe(shared: ServiceContext, target: str) -> Description:
         }
         for session in shared.sessions
     }
-    return Description(runtime=runtime, counters=asdict(shared.engine.counters), sessions=sessions)
+    counters = asdict(shared.engine.counters)
+    missed = counters.pop("missed_tokens")
+    del missed[Cause.CACHED]
+    counters |= {f"missed_{cause.value}_tokens": tokens for cause, tokens in missed.items()}
+    return Description(runtime=runtime, counters=counters, sessions=sessions)

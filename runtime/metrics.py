@@ -17,9 +17,11 @@ from prometheus_client.registry import Collector
 from radix import StoreStats
 from runtime.config import BadConfig
 from runtime.engine import Engine
+from runtime.keeping import KeepingBooks
 from runtime.loaded_model import ModelInfo
 from runtime.publisher import PublisherStatus
 from runtime.request_histograms import RequestHistograms
+from runtime.retention_metrics import holds, misses
 
 # A scrape must answer while the engine is in a long step: the pool's figures are then those of the scrape before.
 _STORE_WAIT_S = 0.25
@@ -30,6 +32,7 @@ class RuntimeMetrics:
 
     Args:
         sessions: how many are open; called from the scraping thread.
+        keeping: the books of leases and tool holds; None where nothing holds for tools.
         publisher: how publishing to Redis goes; None where nothing is published.
     """
 
@@ -39,10 +42,11 @@ class RuntimeMetrics:
         info: ModelInfo,
         *,
         sessions: Callable[[], int],
+        keeping: Callable[[], KeepingBooks] | None = None,
         publisher: Callable[[], PublisherStatus] | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_RuntimeCollector(engine, info, sessions, publisher))
+        self.registry.register(_RuntimeCollector(engine, info, sessions, keeping, publisher))
         ProcessCollector(registry=self.registry)
 
     def serve(self, host: str, port: int) -> MetricsServer:
@@ -81,11 +85,13 @@ class _RuntimeCollector(Collector):
         engine: Engine,
         info: ModelInfo,
         sessions: Callable[[], int],
+        keeping: Callable[[], KeepingBooks] | None,
         publisher: Callable[[], PublisherStatus] | None,
     ) -> None:
         self._engine = engine
         self._info = info
         self._sessions = sessions
+        self._keeping = keeping
         self._publisher = publisher
         self._requests = RequestHistograms()
         engine.on_finished.append(self._requests.record)
@@ -98,6 +104,9 @@ class _RuntimeCollector(Collector):
         if stats is not None:
             yield from _pool(stats)
             yield _gauge("pool_stats_age_seconds", "How old the figures of pool and tree are.", age_s)
+        yield from misses(self._engine.counters)
+        if self._keeping is not None:
+            yield from holds(self._keeping())
         yield from self._requests.families()
         if self._publisher is not None:
             yield from _redis(self._publisher())
@@ -124,6 +133,7 @@ class _RuntimeCollector(Collector):
                 "device": info.device,
                 "attention_backend": info.attention_backend,
                 "fingerprint": info.fingerprint,
+                "eviction": self._engine.config.eviction,
             },
         )
         yield _gauge("kv_bytes_per_token", "Bytes of KV that one token takes.", info.kv_bytes_per_token)
@@ -244,6 +254,8 @@ def _pool(stats: StoreStats) -> Iterator[Metric]:
         "open_sequences", "Sequences that hold blocks, running ones and those between two steps.", stats.open_sequences
     )
     yield _counter("evicted_tokens", "Tokens evicted from the tree.", stats.evicted_tokens)
+    yield _gauge("leases", "Leases that have not ended.", stats.leases)
+    yield _gauge("leased_tokens", "Cached tokens that leases cover, each counted once.", stats.leased_tokens)
     yield _counter("evicted_blocks", "Blocks that came free by eviction.", stats.evicted_blocks)
     yield _counter(
         "copied_tokens", "Tokens copied to a fresh block because a match ended inside one.", stats.copied_tokens

@@ -12,6 +12,7 @@ import numpy as np
 from radixloop.v1 import common_pb2
 
 from runtime.chat import ChatRenderer
+from runtime.chat_places import Place, char_offset, place_in_chat
 from runtime.convert import ChatInput, Tokens, chat_input, token_array
 from runtime.errors import InvalidRequest
 from runtime.loaded_model import ModelInfo
@@ -94,6 +95,21 @@ class PromptEncoder:
         return await self._off_loop(
             lambda: self._renderer.render(chat.messages, chat.tools, chat.template_kwargs), "prompt.chat"
         )
+
+    async def place(self, prompt: EncodedPrompt, position: int) -> Place | None:
+        """Where in the prompt's chat token number `position` stands; None for other forms and in the template's head."""
+        chat = prompt.chat
+        if chat is None:
+            return None
+
+        def find() -> Place | None:
+            def render(messages: list[dict[str, Any]]) -> str:
+                return self._renderer.render(messages, chat.tools, chat.template_kwargs)
+
+            text = render(chat.messages)
+            return place_in_chat(chat, render, text, char_offset(self._tokenizer, text, prompt.tokens, position))
+
+        return await self._off_loop(find, "prompt.chat")
 
     async def decode(self, ids: common_pb2.TokenIds, *, keep_special_tokens: bool) -> str:
         """Text of token ids. Raises InvalidRequest."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from radixloop.v1 import common_pb2, inference_pb2
@@ -12,6 +13,7 @@ from runtime.convert import Tokens
 from runtime.events import DeltaEvent, FinishedEvent, FinishReason, StartedEvent, Timing, Usage
 from runtime.sampler import SampledToken
 from runtime.tool_calls import ParsedToolCall, parse_tool_calls
+from runtime.verdicts import verdict_message
 
 _REASONS = {
     FinishReason.EOS: inference_pb2.FINISH_REASON_EOS,
@@ -35,7 +37,10 @@ class ReplyWriter:
         prompt_ids = token_ids(self._prompt) if self._return_prompt_ids else None
         return inference_pb2.GenerateResponse(
             started=inference_pb2.Started(
-                request_id=self._request_id, usage=usage_message(event.usage), prompt_ids=prompt_ids
+                request_id=self._request_id,
+                usage=usage_message(event.usage),
+                prompt_ids=prompt_ids,
+                verdict=None if event.verdict is None else verdict_message(event.verdict, time.monotonic()),
             )
         )
 
@@ -65,6 +70,10 @@ class ReplyWriter:
                 usage=usage_message(event.usage), timing=_timing_message(event.timing), session_tokens=session_tokens
             )
         )
+
+    def tool_names(self) -> set[str]:
+        """The tools that the finished choices call."""
+        return {call["name"] for calls in self._calls.values() for call in calls}
 
     def assistant_message(self, index: int) -> dict[str, Any]:
         """What a chat choice said, in the shape that chat templates read."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from radix import Copy, OutOfBlocks, PrefixStore, Sequence, Verdict, common_prefix
+from radix import Cause, Copy, OutOfBlocks, PrefixStore, Sequence, Verdict, common_prefix
 from runtime.counters import EngineCounters
 from runtime.request import GenerateJob, Request, Run
 
@@ -200,6 +200,13 @@ class Scheduler:
         if not request.job.bypass_cache:
             self._counters.lookup_tokens += request.prompt_tokens
             self._counters.hit_tokens += seq.matched
+            self._count_misses(request)
+
+    def _count_misses(self, request: Request) -> None:
+        if request.verdict is not None:
+            for cause, tokens in request.verdict.tokens_by_cause().items():
+                if cause is not Cause.CACHED:
+                    self._counters.missed_tokens[cause] += tokens
 
     def explain(self, job: GenerateJob) -> Verdict:
         """Say why each prompt token of `job` would hit or miss now."""

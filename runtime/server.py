@@ -14,25 +14,24 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from radix.metadata_client import BadRedisUrl, connect
-from runtime.branches import Branches
-from runtime.config import BadConfig, ServeConfig, parse_quota
-from runtime.conversations import Conversations
+from runtime.config import BadConfig, ServeConfig
 from runtime.description import describe
 from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from runtime.engine import Engine, EngineConfig
 from runtime.errors import RuntimeServiceError
 from runtime.grpc_server import GrpcServer
+from runtime.keeping import Keeping, set_quotas
 from runtime.kv_events import KvEventHub, medium_of
 from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.loader import load_model
 from runtime.logs import set_up_logging
 from runtime.metrics import MetricsServer, RuntimeMetrics
 from runtime.pool_size import GIB, pool_blocks
+from runtime.prefill_pace import PrefillPace
 from runtime.prompts import PromptEncoder
 from runtime.publisher import RedisPublisher
 from runtime.ready_file import Ready, write_ready_file
 from runtime.service_context import ServiceContext
-from runtime.sessions import SessionTable
 from runtime.stop_signals import StopSignals
 
 if TYPE_CHECKING:
@@ -126,26 +125,18 @@ class Runtime:
             self._engine.after_step.append(self._events.collect)
             if config.kv_events == "zmq":
                 self._zmq = zmq_publisher(config, self._events, self._engine, loaded.info)
-        sessions = SessionTable(config.max_sessions, config.session_idle_seconds)
-        leases = LeaseDesk(self._engine.call)
-        holds = ToolHolds(
-            self._engine.call,
-            leases,
-            ToolPauses(config.tool_hold_percentile),
-            enabled=config.tool_holds == "on",
-        )
-        branches = Branches(self._engine.call, sessions, Conversations())
-        sessions.on_end += [lambda session: holds.forget(session_holder(session.id)), branches.session_ended]
+        keeping = Keeping(self._engine.call, config)
+        set_quotas(self._engine.call, config, loaded.info.fingerprint)
         pace = PrefillPace()
         self._engine.on_finished.append(pace.record)
         self._shared = ServiceContext(
             engine=self._engine,
             info=loaded.info,
             encoder=encoder,
-            sessions=sessions,
-            leases=leases,
-            holds=holds,
-            branches=branches,
+            sessions=keeping.sessions,
+            leases=keeping.leases,
+            holds=keeping.holds,
+            branches=keeping.branches,
             pace=pace,
             config=config,
             num_blocks=num_blocks,
@@ -156,7 +147,8 @@ class Runtime:
         self._metrics = RuntimeMetrics(
             self._engine,
             loaded.info,
-            sessions=lambda: sum(1 for _ in self._shared.sessions),
+            sessions=lambda: len(keeping.sessions),
+            keeping=keeping.books,
             publisher=self._publisher.status if self._publisher is not None else None,
         )
         tokens = num_blocks * config.block_size
@@ -200,13 +192,7 @@ class Runtime:
     def _serve_metrics(self) -> MetricsServer | None:
         if self._config.metrics_port is None:
             return None
-        metrics = RuntimeMetrics(
-            self._engine,
-            self._shared.info,
-            sessions=lambda: len(self._shared.sessions),
-            publisher=self._publisher.status if self._publisher is not None else None,
-        )
-        return metrics.serve(self._config.host, self._config.metrics_port)
+        return self._metrics.serve(self._config.host, self._config.metrics_port)
 
     async def _wait(self, stop: StopSignals) -> bool:
         """Wait for a signal; True when the engine's thread ended before one came."""

@@ -7,13 +7,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from radix import Namespace
-from runtime.errors import RuntimeServiceError, SessionNotFound
+from runtime.errors import InvalidRequest, RuntimeServiceError, SessionNotFound
 
 Kind = Literal["tokens", "chat"]
 Message = dict[str, Any]
@@ -48,14 +48,33 @@ class SessionRefusesPrompt(RuntimeServiceError):
     """The prompt does not continue what the session holds."""
 
 
+class TurnEnd(NamedTuple):
+    """Where a turn of a chat ended."""
+
+    messages: int
+    tokens: int
+
+
+# How many places to cut at a refusal names.
+_ENDS_NAMED = 16
+
+
 class Session:
-    """One session. Its tokens are append-only: a turn never changes what an earlier one left."""
+    """One session. Its tokens are append-only: a turn never changes what an earlier one left; `cut` takes some away.
+
+    Attributes:
+        family: shared by all sessions that were forked, directly or not, from one.
+        closed: no longer in the table.
+    """
 
     def __init__(self, session_id: str, namespace: Namespace, now: float) -> None:
         self.id = session_id
+        self.family = object()
+        self.closed = False
         self.namespace = namespace
         self.kind: Kind | None = None
         self.messages: list[Message] = []
+        self.turn_ends: list[TurnEnd] = []
         self.tools: list[dict[str, Any]] = []
         self.template_kwargs: dict[str, Any] = {}
         self.last_used = now
@@ -85,15 +104,47 @@ class Session:
         self._length = needed
 
     def add_chat_turn(self, new: Iterable[Message], reply: Message) -> None:
-        """Add a turn's messages and what the model answered to the history."""
+        """Add a turn's messages and what the model answered to the history; its tokens were appended before."""
         self.messages.extend(new)
         self.messages.append(reply)
+        self.turn_ends.append(TurnEnd(len(self.messages), len(self)))
+
+    def place_to_cut(self, *, tokens: int | None = None, messages: int | None = None) -> TurnEnd:
+        """Where the session has to be cut to keep so many tokens or messages.
+
+        A chat can be cut where a turn ends, other sessions anywhere. Raises InvalidRequest.
+        """
+        if messages is None and self.kind != "chat":
+            if tokens is None or not 0 <= tokens <= len(self):
+                raise InvalidRequest("tokens", tokens, f"must be from 0 to {len(self)}, the session's length")
+            return TurnEnd(0, tokens)
+        if self.kind == "tokens":
+            raise InvalidRequest("messages", messages, "the session holds text or token ids, no chat: give tokens")
+        name, wanted = ("tokens", tokens) if messages is None else ("messages", messages)
+        for end in (TurnEnd(0, 0), *self.turn_ends):
+            if getattr(end, name) == wanted:
+                return end
+        last = [0, *(getattr(end, name) for end in self.turn_ends)][-_ENDS_NAMED:]
+        raise InvalidRequest(name, wanted, f"a chat is cut where a turn ends: {', '.join(map(str, last))}")
+
+    def cut(self, end: TurnEnd) -> None:
+        """Take away what follows `end`. Views of the tokens stay as they are."""
+        self._buffer = self._buffer[: end.tokens].copy()
+        self._length = end.tokens
+        del self.messages[end.messages :]
+        self.turn_ends = [kept for kept in self.turn_ends if kept.tokens <= end.tokens]
+        if not end.tokens:
+            self.kind = None
+            self.tools = []
+            self.template_kwargs = {}
 
     def copy_as(self, session_id: str, now: float) -> Session:
         """A session of another id that goes on from here by itself."""
         child = Session(session_id, self.namespace, now)
+        child.family = self.family
         child.kind = self.kind
         child.messages = copy.deepcopy(self.messages)
+        child.turn_ends = self.turn_ends.copy()
         child.tools = self.tools
         child.template_kwargs = self.template_kwargs
         child.append(self.tokens)
@@ -105,11 +156,15 @@ class SessionTable:
 
     Belongs to one thread (the event loop's); others may take its length and iterate. An idle session goes when the
     table is next used or told to `expire`.
+
+    Attributes:
+        on_end: called with each session that was closed or forgotten.
     """
 
     def __init__(self, limit: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
         self.idle_s = idle_s
+        self.on_end: list[Callable[[Session], None]] = []
         self._clock = clock
         # Least recently used first, so that expiry looks at the front only.
         self._sessions: dict[str, Session] = {}
@@ -140,7 +195,14 @@ class SessionTable:
     def close(self, session_id: str) -> Session | None:
         """Forget a session; a turn that runs goes on to its end. None where there was no such session."""
         self.expire()
-        return self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._end(session)
+        return session
+
+    def get(self, session_id: str) -> Session:
+        """A session to look at. Raises SessionNotFound."""
+        return self._get(session_id)
 
     @contextmanager
     def turn(self, session_id: str) -> Iterator[Session]:
@@ -167,6 +229,12 @@ class SessionTable:
                 self._touch(oldest)
             else:
                 del self._sessions[oldest.id]
+                self._end(oldest)
+
+    def _end(self, session: Session) -> None:
+        session.closed = True
+        for callback in self.on_end:
+            callback(session)
 
     def _get(self, session_id: str) -> Session:
         self.expire()

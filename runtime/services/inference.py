@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Hashable
 from contextlib import ExitStack
 from importlib.metadata import version as installed_version
 from typing import Any
@@ -12,9 +13,12 @@ import grpc.aio
 import numpy as np
 from radixloop.v1 import inference_pb2, inference_pb2_grpc
 
+from radix import Namespace
 from runtime.convert import checked_id, namespace_of, sampling_params
+from runtime.convert_retention import conversation_name, priority, public_tokens
 from runtime.errors import InvalidRequest
 from runtime.events import FailedEvent, FinishedEvent, StartedEvent
+from runtime.keeping import conversation_holder, session_holder
 from runtime.prompts import EncodedPrompt
 from runtime.replies import ReplyWriter, token_ids
 from runtime.request import GenerateJob
@@ -79,8 +83,9 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         )
 
     async def _generate(self, request: inference_pb2.GenerateRequest, context: Call, held: ExitStack) -> None:
-        info = self._shared.info
+        info, holds, branches = self._shared.info, self._shared.holds, self._shared.branches
         sampling = sampling_params(request.sampling, info.vocab_size)
+        conversation = conversation_name(request)
         session: Session | None = None
         if request.HasField("session_id"):
             session = self._enter_session(request, sampling, held)
@@ -91,17 +96,25 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             prompt = await self._shared.encoder.encode(request.prompt)
             tokens = prompt.tokens
             namespace = namespace_of(request.namespace, info.fingerprint)
+        holder = _holder(session, namespace, conversation)
         job = GenerateJob(
             request_id=_request_id(request),
             tokens=tokens,
             namespace=namespace,
             sampling=sampling,
             bypass_cache=request.bypass_cache,
+            public_tokens=public_tokens(request),
+            priority=priority(request, 0),
         )
         buffer = StreamBuffer(asyncio.get_running_loop())
         handle = self._shared.engine.submit(job, buffer.push)
         # Runs however this ends: by a cancelled call, a lost client, a deadline, an error, or after the last event.
         held.callback(handle.cancel)
+        end_hold = holds.resume(holder) if holder is not None else None
+        if end_hold is not None:
+            held.callback(end_hold)
+        if conversation is not None and not request.bypass_cache:
+            branches.conversation_arrives(holder, namespace, tokens)
         writer = ReplyWriter(
             job.request_id, tokens, return_prompt_ids=request.return_prompt_ids, chat=prompt.chat is not None
         )
@@ -112,10 +125,21 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 if isinstance(event, FinishedEvent):
                     if session is not None:
                         keep_turn(session, prompt, event, writer)
+                        if session.closed:
+                            branches.session_ended(session)
+                            holder = None
+                    if holder is not None and not request.bypass_cache:
+                        whole = np.concatenate([tokens, np.array(event.outputs[0], np.int32)])
+                        holds.begin_quietly(holder, whole, namespace, writer.tool_names())
+                        if conversation is not None:
+                            branches.conversation_said(holder, whole)
                     # The client's next turn may follow on this message's heels: everything is given back before it.
                     held.close()
                     await context.write(writer.finished(event, None if session is None else len(session)))
                     return
+                if isinstance(event, StartedEvent) and end_hold is not None:
+                    # The request holds its prefix itself from now on.
+                    end_hold()
                 await context.write(writer.started(event) if isinstance(event, StartedEvent) else writer.delta(event))
 
     def _enter_session(
@@ -139,6 +163,13 @@ def keep_turn(session: Session, prompt: EncodedPrompt, event: FinishedEvent, wri
     session.tools = prompt.chat.tools
     session.template_kwargs = prompt.chat.template_kwargs
     session.add_chat_turn(prompt.chat.messages, writer.assistant_message(0))
+
+
+def _holder(session: Session | None, namespace: Namespace, conversation: str | None) -> Hashable | None:
+    """Who waits for the tools that this call asks for; None where nobody can be known to come back."""
+    if session is not None:
+        return session_holder(session)
+    return None if conversation is None else conversation_holder(namespace, conversation)
 
 
 def _request_id(request: inference_pb2.GenerateRequest) -> str:

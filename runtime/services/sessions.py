@@ -1,14 +1,18 @@
-"""The Sessions service: open, fork and close."""
+"""The Sessions service: open, fork, cut, hold and close."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc.aio
 from radixloop.v1 import sessions_pb2, sessions_pb2_grpc
 
 from runtime.convert import checked_id, namespace_of
+from runtime.errors import InvalidRequest
+from runtime.keeping import session_holder
 from runtime.service_context import ServiceContext
+from runtime.sessions import SessionBusy
 from runtime.status import answering
 
 Call = grpc.aio.ServicerContext[Any, Any]
@@ -34,6 +38,33 @@ class SessionsService(sessions_pb2_grpc.SessionsServicer):
             )
             child = self._shared.sessions.fork(request.session_id, wanted)
             return sessions_pb2.ForkSessionResponse(session_id=child.id, tokens=len(child))
+
+    async def Truncate(
+        self, request: sessions_pb2.TruncateSessionRequest, context: Call
+    ) -> sessions_pb2.TruncateSessionResponse:
+        async with answering(context, "Sessions.Truncate"):
+            kept = request.WhichOneof("keep")
+            if kept is None:
+                raise InvalidRequest("keep", "unset", "give one of tokens or messages")
+            with self._shared.sessions.turn(request.session_id) as session:
+                before = session.tokens
+                session.cut(session.place_to_cut(**{kept: getattr(request, kept)}))
+                marked = await asyncio.wrap_future(self._shared.branches.session_cut(session, before))
+                return sessions_pb2.TruncateSessionResponse(
+                    tokens=len(session), messages=len(session.messages), superseded_tokens=marked
+                )
+
+    async def Hold(self, request: sessions_pb2.HoldSessionRequest, context: Call) -> sessions_pb2.HoldSessionResponse:
+        async with answering(context, "Sessions.Hold"):
+            tool = checked_id("tool", request.tool)
+            session = self._shared.sessions.get(request.session_id)
+            if session.busy:
+                raise SessionBusy(session.id)
+            if not len(session):
+                raise InvalidRequest("session_id", session.id, "the session is empty: there is nothing to hold")
+            held = self._shared.holds.begin(session_holder(session), session.tokens, session.namespace, [tool])
+            lease, covered = await asyncio.wrap_future(held)
+            return sessions_pb2.HoldSessionResponse(lease_id=lease.id, ttl_s=lease.ttl_s, tokens=covered)
 
     async def Close(
         self, request: sessions_pb2.CloseSessionRequest, context: Call

@@ -1,0 +1,97 @@
+"""Which message of a chat a token of its prompt belongs to."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.convert import ChatInput, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A token's place in a chat.
+
+    Attributes:
+        message: index of the message that holds it.
+        offset: characters into that message's content; None where the token is not of its content.
+    """
+
+    message: int
+    role: str
+    offset: int | None
+
+
+def place_in_chat(
+    chat: ChatInput, render: Callable[[list[dict[str, Any]]], str], text: str, offset: int
+) -> Place | None:
+    """The place of the character `offset` of the rendered chat; None before the first message.
+
+    Args:
+        render: renders other messages in place of the chat's, the rest being the same.
+        text: the chat, rendered.
+    """
+    spans = _content_spans(chat, render, text)
+    if spans is None:
+        return None
+    holder: int | None = None
+    for index, (start, end) in enumerate(spans):
+        message = chat.messages[index]
+        if start <= offset < end:
+            return Place(index, message["role"], offset - start)
+        if offset >= end:
+            # Between two contents stand the end of one message and the head of the next; calls belong to the first.
+            following = index + 1 < len(spans) and not message.get("tool_calls")
+            holder = index + 1 if following else index
+    return None if holder is None else Place(holder, chat.messages[holder]["role"], None)
+
+
+def _content_spans(
+    chat: ChatInput, render: Callable[[list[dict[str, Any]]], str], text: str
+) -> list[tuple[int, int]] | None:
+    """Where each message's content stands in `text`; None where the template is too free with it.
+
+    The chat is rendered again with a mark in place of each content. What stands between the marks is the template's
+    own, and is found again in `text` around the real contents.
+    """
+    marks = [f"m{index}x{secrets.token_hex(12)}" for index in range(len(chat.messages))]
+    marked = render([{**message, "content": mark} for message, mark in zip(chat.messages, marks, strict=True)])
+    pieces: list[str] = []
+    rest = marked
+    for mark in marks:
+        if rest.count(mark) != 1:
+            return None
+        piece, _, rest = rest.partition(mark)
+        pieces.append(piece)
+    pieces.append(rest)
+    if not text.startswith(pieces[0]):
+        return None
+    spans = []
+    start = len(pieces[0])
+    for message, piece in zip(chat.messages, pieces[1:], strict=True):
+        end = _end_of_content(message.get("content") or "", piece, text, start)
+        if end is None:
+            return None
+        spans.append((start, end))
+        start = end + len(piece)
+    return spans
+
+
+def _end_of_content(content: str, piece: str, text: str, start: int) -> int | None:
+    # Templates write a content as it is, or stripped; what they do beyond that is found by what follows it.
+    for written in (content, content.strip()):
+        if text.startswith(written + piece, start):
+            return start + len(written)
+    found = text.find(piece, start)
+    return found if piece and found >= 0 else None
+
+
+def char_offset(tokenizer: Any, text: str, tokens: Tokens, position: int) -> int:
+    """The character of `text` at which token number `position` begins; `tokens` are those of `text`."""
+    if getattr(tokenizer, "is_fast", False):
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        if len(encoded["input_ids"]) == len(tokens):
+            return int(encoded["offset_mapping"][position][0])
+    return len(tokenizer.decode(tokens[:position], clean_up_tokenization_spaces=False))

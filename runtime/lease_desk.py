@@ -1,0 +1,104 @@
+"""Leases as the services give them: bounded in number, counted, and told as plain data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from radix import Lease, LeaseRefused, Namespace, PrefixStore
+from runtime.convert import Tokens
+from runtime.errors import TooMany
+
+EngineCall: TypeAlias = Callable[[Callable[[PrefixStore], Any]], "Future[Any]"]
+
+# The store's cap is in tokens, and leases on one prefix count its tokens once: without a cap on their number a caller
+# could fill the memory with them.
+MAX_LEASES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A lease as it was a moment ago. `tokens`: length of the prompt it was asked for; `ttl_s`: until it ends."""
+
+    id: int
+    tokens: int
+    namespace: Namespace
+    priority: int
+    ttl_s: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTotals:
+    """Tokens under leases, each counted once, and how many there may be."""
+
+    leased_tokens: int
+    leasable_tokens: int
+
+
+class LeaseDesk:
+    """Asks the store for leases, on the engine's thread.
+
+    Attributes:
+        refused: leases that would have passed a cap.
+    """
+
+    def __init__(self, call: EngineCall, limit: int = MAX_LEASES) -> None:
+        self._call = call
+        self._limit = limit
+        self.refused = 0
+
+    def lease(
+        self, tokens: Tokens, namespace: Namespace, *, ttl_s: float, priority: int, label: str
+    ) -> Future[tuple[LeaseView, int]]:
+        """Lease the cached prefix of `tokens`: the lease and the tokens that it covers.
+
+        The future raises radix.LeaseRefused, radix.InvalidArgument or TooMany.
+        """
+
+        def ask(store: PrefixStore) -> tuple[LeaseView, int]:
+            return self.lease_now(store, tokens, namespace, ttl_s=ttl_s, priority=priority, label=label)
+
+        return self._call(ask)
+
+    def lease_now(
+        self, store: PrefixStore, tokens: Tokens, namespace: Namespace, *, ttl_s: float, priority: int, label: str
+    ) -> tuple[LeaseView, int]:
+        """The same, for callers on the engine's thread."""
+        retention = store.retention
+        retention.expire()
+        if len(retention.leases) >= self._limit:
+            self.refused += 1
+            raise TooMany("leases", self._limit, "release some or wait for them to end")
+        try:
+            lease, covered = retention.lease(tokens, namespace, ttl=ttl_s, priority=priority, label=label)
+        except LeaseRefused:
+            self.refused += 1
+            raise
+        return _view(lease), covered
+
+    def renew(self, lease_id: int, ttl_s: float) -> Future[LeaseView]:
+        """The future raises radix.LeaseNotFound or radix.InvalidArgument."""
+        return self._call(lambda store: _view(store.retention.renew(lease_id, ttl_s)))
+
+    def release(self, lease_id: int) -> Future[LeaseView]:
+        """The future raises radix.LeaseNotFound."""
+        return self._call(lambda store: _view(store.retention.release(lease_id)))
+
+    def all(self) -> Future[tuple[list[LeaseView], LeaseTotals]]:
+        """The leases that have not ended, oldest first."""
+
+        def ask(store: PrefixStore) -> tuple[list[LeaseView], LeaseTotals]:
+            store.retention.expire()
+            totals = LeaseTotals(store.stats().leased_tokens, store.retention.cap_tokens)
+            return [_view(lease) for lease in store.retention.leases], totals
+
+        return self._call(ask)
+
+
+def _view(lease: Lease) -> LeaseView:
+    left = max(0.0, lease.expires - time.monotonic())
+    return LeaseView(lease.id, len(lease.tokens), lease.namespace, lease.priority, left, lease.label)

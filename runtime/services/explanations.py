@@ -1,0 +1,90 @@
+"""The part of the Cache service that says why a prompt would miss."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import grpc.aio
+import numpy as np
+from radixloop.v1 import cache_pb2, cache_pb2_grpc
+
+from radix import Span
+from runtime.convert import namespace_of
+from runtime.convert_retention import public_tokens, within_context
+from runtime.errors import InvalidRequest
+from runtime.prompts import EncodedPrompt
+from runtime.request import GenerateJob
+from runtime.service_context import ServiceContext
+from runtime.status import answering
+from runtime.verdicts import BRANCHES_TOLD, cached_tokens, diverged, verdict_message
+
+Call = grpc.aio.ServicerContext[Any, Any]
+
+# As many tokens of each side as the store remembers of a branch, and twice that before them.
+_SHOWN_TOKENS = 16
+_SHARED_TOKENS = 32
+
+
+class ExplanationCalls(cache_pb2_grpc.CacheServicer):
+    """Answers Cache.Explain."""
+
+    _shared: ServiceContext
+
+    async def Explain(self, request: cache_pb2.ExplainRequest, context: Call) -> cache_pb2.ExplainResponse:
+        async with answering(context, "Cache.Explain"):
+            shared = self._shared
+            job, prompt = await self._job(request)
+            verdict = await asyncio.wrap_future(shared.engine.explain(job))
+            cached = cached_tokens(verdict)
+            pace = shared.pace.seconds_a_token
+            parted = diverged(verdict)
+            return cache_pb2.ExplainResponse(
+                prompt_tokens=len(job.tokens),
+                cached_tokens=cached,
+                verdict=verdict_message(verdict, time.monotonic()),
+                divergence=None if parted is None else await self._divergence(job, prompt, parted),
+                prefill_s_per_token=pace,
+                estimated_s=None if pace is None else pace * (len(job.tokens) - cached),
+                eviction=shared.config.eviction,
+            )
+
+    async def _job(self, request: cache_pb2.ExplainRequest) -> tuple[GenerateJob, EncodedPrompt | None]:
+        """What would be admitted, and the prompt where it starts anew."""
+        shared = self._shared
+        prompt: EncodedPrompt | None = None
+        if request.HasField("session_id"):
+            if request.HasField("namespace"):
+                raise InvalidRequest("namespace", "set", "not with session_id: a session has its namespace")
+            session = shared.sessions.get(request.session_id)
+            namespace, tokens = session.namespace, session.tokens
+            if request.HasField("prompt"):
+                turn = await shared.encoder.encode_turn(session, request.prompt)
+                tokens = np.concatenate([tokens, turn.tokens])
+            elif not len(tokens):
+                raise InvalidRequest("prompt", "unset", "the session is empty: there is nothing to explain")
+        else:
+            prompt = await shared.encoder.encode(request.prompt)
+            namespace, tokens = namespace_of(request.namespace, shared.info.fingerprint), prompt.tokens
+        job = GenerateJob(
+            request_id="explain",
+            tokens=within_context(tokens, shared.info.context_length),
+            namespace=namespace,
+            public_tokens=public_tokens(request),
+        )
+        return job, prompt
+
+    async def _divergence(self, job: GenerateJob, prompt: EncodedPrompt | None, parted: Span) -> cache_pb2.Divergence:
+        at = parted.start
+        sides = [job.tokens[max(0, at - _SHARED_TOKENS) : at], job.tokens[at : at + _SHOWN_TOKENS]]
+        sides += [branch[:_SHOWN_TOKENS] for branch in parted.beside[:BRANCHES_TOLD]]
+        before, ours, *stored = await self._shared.encoder.decode_heads(sides)
+        told = cache_pb2.Divergence(position=at, shared=before, prompt=ours, stored=stored)
+        place = None if prompt is None else await self._shared.encoder.place(prompt, at)
+        if place is not None:
+            told.message_index = place.message
+            told.role = place.role
+            if place.offset is not None:
+                told.offset = place.offset
+        return told

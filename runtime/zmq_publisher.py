@@ -56,6 +56,7 @@ class ZmqPublisher:
 
     Attributes:
         endpoint, replay_endpoint: as bound, with the real port where 0 was asked for.
+        first_number: what the batch with sequence 0 goes by.
 
     Raises:
         BadConfig: an address cannot be bound.
@@ -79,7 +80,7 @@ class ZmqPublisher:
         self._topic = topic.encode()
         self._medium = medium
         self._layout: Layout = layout
-        self._first = int(clock() * 1e6)
+        self.first_number = int(clock() * 1e6)
         self._at = 0
         self._stopping = False
         self._wake_in, self._wake_out = socket.socketpair()
@@ -166,7 +167,7 @@ class ZmqPublisher:
             return
         to = frames[:-1]
         self.counters.replays += 1
-        self._replay(router, to, max(0, int.from_bytes(frames[-1], "big") - self._first))
+        self._replay(router, to, max(0, int.from_bytes(frames[-1], "big") - self.first_number))
         router.send_multipart((*to, END_OF_REPLAY, b""))
 
     def _replay(self, router: zmq.Socket[bytes], to: list[bytes], at: int) -> None:
@@ -184,7 +185,7 @@ class ZmqPublisher:
             router.send_multipart((*to, self._number(snapshot.sequence), payload))
 
     def _number(self, sequence: int) -> bytes:
-        return (self._first + sequence).to_bytes(8, "big")
+        return (self.first_number + sequence).to_bytes(8, "big")
 
 
 def _bind(bound: zmq.Socket[bytes], address: str, field: str) -> str:

@@ -94,8 +94,9 @@ def _steps(console: Console, serving: Serving, options: argparse.Namespace) -> N
     report = _checked(report_file)
 
     _heading(console, "3", "Draw the cached prefixes from what Valkey was told")
+    console.print("Each line is a run of tokens that is kept once; hits says how many prompts began with it.")
     time.sleep(PUBLISHED_S)
-    _command(console, ["radix", "inspect", "--redis", serving.redis_url, "--depth", "3", "--rows", "14"])
+    _command(console, ["radix", "inspect", "--redis", serving.redis_url, "--depth", "3", "--rows", "18"])
 
     baseline = None
     if not options.no_baseline:

@@ -191,9 +191,11 @@ class _Loop:
         return words
 
     def _calls(self, wanted: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+        # A branch counts on from its trunk: an id stands for one call in the whole conversation.
+        turn = 1 + sum(message["role"] == "assistant" for message in self._messages)
         return [
             {
-                "id": f"call_{self._turns + 1:02d}{chr(ord('a') + i)}",
+                "id": f"call_{turn:02d}{chr(ord('a') + i)}",
                 "type": "function",
                 "function": {"name": name, "arguments": json.dumps(arguments)},
             }

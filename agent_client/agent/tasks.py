@@ -53,9 +53,9 @@ def _eviction() -> Plan:
 
 def _api() -> Plan:
     listing = listed((yield use("list_files", path="proto", pattern="*.proto")))
-    methods = yield use("grep", pattern=r"^\s*rpc \w+", path="proto", files="*.proto")
+    methods = yield use("grep", pattern=r"^\s*rpc \w+", path="proto", files="*.proto", only_match=True)
     total = match_count(methods)
-    streams = yield use("grep", pattern=r"returns \(stream \w+\)", path="proto", files="*.proto")
+    streams = yield use("grep", pattern=r"returns \(stream \w+\)", path="proto", files="*.proto", only_match=True)
     streaming = match_count(streams)
     first = matches(streams)[0]
     yield around(_fullest(matches(methods)), before=3, after=14)
@@ -63,7 +63,7 @@ def _api() -> Plan:
     answer = matches((yield use("grep", pattern=rf"^message {message} ", path="proto", files="*.proto")))[0]
     yield around(answer, before=2, after=26)
     share = value((yield use("calculate", expression=f"100 * {streaming} / {total}")))
-    names = ", ".join(match.text.split("(")[0].removeprefix("rpc ") for match in matches(methods))
+    names = ", ".join(match.text.removeprefix("rpc ") for match in matches(methods))
     return f"{total} methods in {len(listing)} files, {streaming} of them ({share} %) stream: {names}"
 
 

@@ -53,6 +53,7 @@ TOOL_DEFINITIONS: tuple[dict[str, Any], ...] = (
         pattern=("string", "Python regular expression."),
         path=("string", "File or folder, relative to the root."),
         files=("string", "Shell wildcard for file names."),
+        only_match=("boolean", "Show what matched instead of whole lines."),
     ),
     _definition(
         "calculate",
@@ -111,19 +112,20 @@ class Tools:
         chosen = [line[:MAX_LINE_CHARS] for line in lines[first - 1 : last]]
         return "\n".join([f"{path}, lines {first}-{last} of {len(lines)}", *chosen])
 
-    def _grep(self, pattern: str, path: str, files: str = "*") -> str:
+    def _grep(self, pattern: str, path: str, files: str = "*", only_match: bool = False) -> str:
         if not isinstance(pattern, str) or not 0 < len(pattern) <= MAX_PATTERN_CHARS:
             raise ToolError(f"pattern must have 1 to {MAX_PATTERN_CHARS} characters")
         names = self._workspace.files(path, files)
         small = [name for name in names if (self._workspace.root / name).stat().st_size <= MAX_FILE_BYTES]
-        found = self._search(pattern, small)
+        found = self._search(pattern, small, bool(only_match))
         lines = [f"{file}:{number}: {text}" for file, number, text in found["shown"]]
         return "\n".join([f"{found['matches']} matches in {found['files']} of {len(small)} files", *lines])
 
-    def _search(self, pattern: str, files: list[str]) -> dict[str, Any]:
+    def _search(self, pattern: str, files: list[str], only_match: bool) -> dict[str, Any]:
         question = {
             "pattern": pattern,
             "files": files,
+            "only_match": only_match,
             "max_shown": _MAX_SHOWN_MATCHES,
             "max_line": MAX_LINE_CHARS,
         }

@@ -35,11 +35,12 @@ class Workspace:
             raise ToolError(f"path is {path!r}: a path relative to the root is needed")
         try:
             found = (self.root / path).resolve()
-        except (OSError, RuntimeError):
+            exists = found.exists()
+        except (OSError, RuntimeError, ValueError):
             raise ToolError(f"path is {path!r}: it cannot be followed") from None
         if not found.is_relative_to(self.root):
             raise ToolError(f"path is {path!r}: it leads out of the root")
-        if not found.exists():
+        if not exists:
             raise ToolError(f"path is {path!r}: there is no such file or folder")
         return found
 

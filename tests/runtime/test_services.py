@@ -52,6 +52,8 @@ class Server:
 
     target: str
     runtime: Runtime
+    # Asks for the end as a signal would; any number of times.
+    stop: Callable[[], None]
     channel: grpc.Channel = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,11 +95,12 @@ def serving(loaded: LoadedModel, status: int = 0, **settings: Any) -> Iterator[S
     thread = threading.Thread(target=lambda: made.update(status=asyncio.run(main())), daemon=True)
     thread.start()
     assert ready.wait(60)
-    server = Server(made["target"], made["runtime"])
+    server = Server(made["target"], made["runtime"], lambda: made["loop"].call_soon_threadsafe(made["stop"].asked.set))
     grpc.channel_ready_future(server.channel).result(30)
     yield server
     server.channel.close()
-    made["loop"].call_soon_threadsafe(made["stop"].asked.set)
+    if thread.is_alive():
+        server.stop()
     thread.join(60)
     assert made["status"] == status
 

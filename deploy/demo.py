@@ -94,7 +94,7 @@ def _steps(console: Console, serving: Serving, options: argparse.Namespace) -> N
     report = _checked(report_file)
 
     _heading(console, "3", "Draw the cached prefixes from what Valkey was told")
-    console.print("Each line is a run of tokens that is kept once; hits says how many prompts began with it.")
+    console.print("Each line is a run of tokens that is kept once, however many prompts hit it.")
     time.sleep(PUBLISHED_S)
     _command(console, ["radix", "inspect", "--redis", serving.redis_url, "--depth", "3", "--rows", "18"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from radix.tree import RadixTree
 
 # One block for any sequence: the history holds tokens and no KV.
 _BOUNDLESS = 2**30
+# Thousands of branches leave a system prompt, and a verdict is made at every admission.
+_BRANCHES_TOLD = 8
 
 
 class History:
@@ -29,7 +31,10 @@ class History:
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
         self._queues = LeafQueues(lru)
-        self._tree = RadixTree(BlockPool(1), _BOUNDLESS, self._queues, TreeObserver())
+        pool = BlockPool(1)
+        # Held for good: what the tree releases never comes free.
+        pool.allocate(1)
+        self._tree = RadixTree(pool, _BOUNDLESS, self._queues, TreeObserver())
         self._ticks = count(1)
 
     def open(self, tokens: Ints, namespace: Namespace) -> Trail:
@@ -67,14 +72,18 @@ class History:
             self._tree.flush(name)
 
     def lookup(self, tokens: Ints, namespace: Namespace, head: int) -> tuple[int, list[Ints]]:
-        """Return how far `tokens` were ever stored, and the heads of what was stored beside them from there on."""
+        """Return how far `tokens` were ever stored, and the heads of what was stored beside them from there on.
+
+        Of many branches those that came last are told.
+        """
         found = self._tree.find(tokens, namespace)
         if found is None:
             return 0, []
         node, length = found
         if length < node.end:
             return length, [node.tokens.view[length - node.start :][:head].copy()]
-        return length, [child.tokens.view[:head].copy() for child in node.children.values()]
+        last = islice(reversed(node.children.values()), _BRANCHES_TOLD)
+        return length, [child.tokens.view[:head].copy() for child in last]
 
 
 class Trail:

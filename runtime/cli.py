@@ -309,7 +309,7 @@ def serve(
     or from a YAML file (kv_memory: 2GiB). A flag wins over the environment, the environment over the file.
     """
     values = {name: ctx.params[name] for name in ServeConfig.model_fields}
-    values["quota"] = values["quota"] or ()
+    values["quota"] = values["quota"] or None
     try:
         settings = build_config(values)
     except BadConfig as error:

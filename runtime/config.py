@@ -77,7 +77,7 @@ class ServeConfig(BaseModel):
     kv_memory: Size | None = Field(default=None, ge=1)
     eviction: str = "lru"
     leasable_share: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
-    quota: tuple[str, ...] = ()
+    quota: tuple[str, ...] | None = None
     tool_holds: Literal["on", "off"] = "on"
     tool_hold_percentile: float = Field(default=90.0, gt=0, le=100, allow_inf_nan=False)
     explain_across_namespaces: bool = True
@@ -121,8 +121,8 @@ class ServeConfig(BaseModel):
 
     @field_validator("quota")
     @classmethod
-    def _known_quotas(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for quota in value:
+    def _known_quotas(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for quota in value or ():
             parse_quota(quota)
         return value
 

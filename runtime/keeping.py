@@ -58,7 +58,7 @@ def conversation_holder(namespace: Namespace, name: str) -> Hashable:
 
 def set_quotas(call: EngineCall, config: ServeConfig, fingerprint: str) -> None:
     """Set the quotas that the runtime is started with."""
-    for salt, share in map(parse_quota, config.quota):
+    for salt, share in map(parse_quota, config.quota or ()):
         _set_quota(call, Namespace(fingerprint, salt), share)
 
 

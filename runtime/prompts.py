@@ -97,7 +97,7 @@ class PromptEncoder:
         )
 
     async def place(self, prompt: EncodedPrompt, position: int) -> Place | None:
-        """Where in the prompt's chat token number `position` stands; None for other forms and in the template's head."""
+        """Where in the prompt's chat token `position` stands; None for other forms and in the template's head."""
         chat = prompt.chat
         if chat is None:
             return None

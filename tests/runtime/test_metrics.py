@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from runtime.config import BadConfig
 from runtime.events import RequestRecord, Timing, Usage
 from runtime.histograms import Histogram
+from runtime.keeping import KeepingBooks
 from runtime.loaded_model import LoadedModel
 from runtime.metrics import MetricsServer, RuntimeMetrics
 from runtime.publisher import PublisherStatus
@@ -234,3 +235,36 @@ def test_histogram_counts_like_prometheus_own() -> None:
         return {(s.name, str(s.labels)): s.value for s in family.samples if not s.name.endswith("_created")}
 
     assert samples(ours.family()) == samples(next(iter(reference.collect())))
+
+
+def test_every_missed_token_has_one_cause(harness: Harness, server: MetricsServer) -> None:
+    head = prompt(100)
+    for tokens in (head, head, [*head[:60], *prompt(40, 5)], prompt(900, 6), head):
+        harness.run(tokens, max_tokens=4)
+    harness.run(head, max_tokens=4, bypass_cache=True)
+    found = scrape(server)
+    missed = {name: value for name, value in found.items() if name.startswith("radixloop_missed_tokens_total")}
+    queries, hits = (
+        found["radixloop_prefix_cache_queries_tokens_total"],
+        found["radixloop_prefix_cache_hits_tokens_total"],
+    )
+    assert sum(missed.values()) == queries - hits
+    assert missed['radixloop_missed_tokens_total{cause="never_seen"}'] == 1000
+    assert missed['radixloop_missed_tokens_total{cause="diverged"}'] == 40
+    assert missed['radixloop_missed_tokens_total{cause="evicted"}'] > 0
+    assert missed['radixloop_missed_tokens_total{cause="in_flight"}'] == 0
+
+
+def test_holds_and_refusals_are_counted(harness: Harness) -> None:
+    books = KeepingBooks(lease_refusals=3, holds_granted=4, holds_refused=2, holds_waiting=1, tools_known=7)
+    metrics = RuntimeMetrics(harness.engine, harness.loaded.info, sessions=lambda: 0, keeping=lambda: books)
+    serving = metrics.serve("127.0.0.1", 0)
+    try:
+        found = scrape(serving)
+    finally:
+        serving.close()
+    assert found["radixloop_lease_refusals_total"] == 3
+    assert found['radixloop_tool_holds_total{outcome="granted"}'] == 4
+    assert found['radixloop_tool_holds_total{outcome="refused"}'] == 2
+    assert (found["radixloop_tool_waits"], found["radixloop_tools_known"]) == (1, 7)
+    assert found["radixloop_leases"] == found["radixloop_leased_tokens"] == 0

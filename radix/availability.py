@@ -49,7 +49,7 @@ def _stuck(pool: BlockPool, tree: RadixTree, readers: list[Cursor]) -> int:
         if not children:
             first = node.start // tree.block_size
             blocks = blocks[: -(-node.read_to() // tree.block_size) - first]
-        elif len(children) == 1 and node.end % tree.block_size:
+        elif len(children) == 1 and node.end % tree.block_size and not node.read_into_end(tree.block_size):
             # The other children can go; the node then merges with the one that stays and lets this block go.
             blocks = blocks[:-1]
         stuck[blocks] = True

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import typer
 
+from radix.bench_cli import bench
 from radix.inspect_cli import inspect
 from radix.plan_cli import plan
 from radix.simulate_cli import simulate
 
 app = typer.Typer(
     name="radix",
-    help="Work with the prefix cache without a model: replay traces against it, plan its memory, look inside it.",
+    help="Work with the prefix cache without a model: replay traces, measure it, plan its memory, look inside it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -19,3 +20,4 @@ app = typer.Typer(
 app.command()(simulate)
 app.command()(plan)
 app.command()(inspect)
+app.command()(bench)

@@ -15,31 +15,32 @@ from radix.errors import InvalidArgument
 from radix.marks import Mark
 from radix.node import Node
 
-# Keys of one policy compare with each other: numbers, or tuples of them.
-Policy: TypeAlias = Callable[[Mark], Any]
+# Numbers, of which the first that differs decides.
+Key: TypeAlias = tuple[Any, ...]
+Policy: TypeAlias = Callable[[Mark], Key]
 
 
-def lru(tail: Mark) -> Any:
+def lru(tail: Mark) -> Key:
     """Least recently used first. A path is touched from its root, so what comes earlier in a run is never older."""
-    return tail.last_used
+    return (tail.last_used,)
 
 
-def lfu(tail: Mark) -> Any:
+def lfu(tail: Mark) -> Key:
     """Least often opened first, then least recently."""
     return (tail.hits, tail.last_used)
 
 
-def slru(tail: Mark) -> Any:
+def slru(tail: Mark) -> Key:
     """Segmented LRU (Karedla, Love, Wherry 1994), as a key: what was never opened again goes before what was."""
     return (tail.hits > 0, tail.last_used)
 
 
-def priority(tail: Mark) -> Any:
+def priority(tail: Mark) -> Key:
     """Lowest priority of the requests that used it first, then least recently used."""
     return (tail.priority, tail.last_used)
 
 
-def agent(tail: Mark) -> Any:
+def agent(tail: Mark) -> Key:
     """Branches that are finished or were left by their session first; within that, least recently used first."""
     return (not tail.superseded, tail.last_used)
 
@@ -54,11 +55,11 @@ def policy_named(name: str) -> Policy:
     return POLICIES[name]
 
 
-def eviction_key(policy: Policy, node: Node) -> tuple[int, Any]:
+def eviction_key(policy: Policy, node: Node) -> Key:
     """Leased stretches go after all others, by their highest lease priority; within that, the policy decides."""
     tail = node.marks[-1]
     rank = 1 + max(lease.priority for lease in tail.leases) if tail.leases else 0
-    return rank, policy(tail)
+    return (rank, *policy(tail))
 
 
 class EvictionQueue:
@@ -70,7 +71,8 @@ class EvictionQueue:
 
     def __init__(self, policy: Policy, tickets: count[int]) -> None:
         self._policy = policy
-        self._heap: list[tuple[tuple[int, Any], int, Node]] = []
+        # Key, ticket and node in one flat tuple: a heap compares tuples in tuples at half the speed.
+        self._heap: list[tuple[Any, ...]] = []
         self._tickets = tickets
         self._live = 0
 
@@ -83,9 +85,9 @@ class EvictionQueue:
             self._live += 1
         node.ticket = next(self._tickets)
         node.key = eviction_key(self._policy, node)
-        heapq.heappush(self._heap, (node.key, node.ticket, node))
+        heapq.heappush(self._heap, (*node.key, node.ticket, node))
         if len(self._heap) > 2 * self._live + 64:
-            self._heap = [entry for entry in self._heap if entry[2].ticket == entry[1]]
+            self._heap = [entry for entry in self._heap if entry[-1].ticket == entry[-2]]
             heapq.heapify(self._heap)
 
     def requeue_if_lower(self, node: Node) -> None:
@@ -97,14 +99,14 @@ class EvictionQueue:
             node.ticket = 0
             self._live -= 1
 
-    def peek(self) -> tuple[tuple[int, Any], int, Node] | None:
-        """Return key, ticket and node of the leaf that should go first; None when there is none."""
+    def peek(self) -> tuple[Any, ...] | None:
+        """Return the key's parts, the ticket and the leaf that should go first; None when there is none."""
         while self._heap:
             entry = self._heap[0]
-            key, ticket, node = entry
-            if node.ticket != ticket:
+            node: Node = entry[-1]
+            if node.ticket != entry[-2]:
                 heapq.heappop(self._heap)
-            elif eviction_key(self._policy, node) > key:
+            elif eviction_key(self._policy, node) > node.key:
                 heapq.heappop(self._heap)
                 self.push(node)
             else:
@@ -117,5 +119,6 @@ class EvictionQueue:
         if entry is None:
             return None
         heapq.heappop(self._heap)
-        self.discard(entry[2])
-        return entry[2]
+        node: Node = entry[-1]
+        self.discard(node)
+        return node

@@ -60,7 +60,7 @@ class LeafQueues:
         if not self._quotas:
             return self._shared.pop()
         queues = [self._shared, *(quota.queue for quota in self._quotas.values())]
-        heads = [(head[:2], queue) for queue in queues if (head := queue.peek()) is not None]
+        heads = [(head[:-1], queue) for queue in queues if (head := queue.peek()) is not None]
         return min(heads, key=lambda head: head[0])[1].pop() if heads else None
 
     # Quotas

@@ -57,4 +57,9 @@ class Node:
 
     def read_to(self) -> int:
         """Return the position up to which open sequences read this run; `start` when none does."""
-        return max((user.length for user in self.users), default=self.start)
+        return max(user.length for user in self.users) if self.users else self.start
+
+    def read_into_end(self, block_size: int) -> bool:
+        """Whether an open sequence reads the last block, where it is one that the children's runs touch too."""
+        begins = self.end // block_size * block_size
+        return self.end > begins and self.read_to() > begins

@@ -55,9 +55,20 @@ class BlockPool:
         self.tree_refs[blocks] += 1
 
     def release(self, blocks: Ints) -> None:
+        if len(blocks) == 1:
+            self._release_one(int(blocks[0]))
+            return
         refs = self.tree_refs[blocks] - 1
         self.tree_refs[blocks] = refs
         self._reclaim(blocks[refs == 0], self.seq_refs)
+
+    def _release_one(self, block: int) -> None:
+        # Eviction comes block by block; on arrays of one the rest of this class takes five times as long.
+        refs = self.tree_refs.item(block) - 1
+        self.tree_refs[block] = refs
+        if refs == 0 and self.seq_refs.item(block) == 0:
+            self._stack[self.free] = block
+            self.free += 1
 
     def _reclaim(self, let_go: Ints, other_refs: NDArray[np.int32]) -> None:
         if len(let_go) == 0:

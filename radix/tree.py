@@ -2,6 +2,9 @@
 
 Structure, after PATRICIA (Morrison 1968): children are keyed by their first token, a node with one child is merged
 with it, so that depth counts branch points. Appending to a leaf extends it in place.
+
+A merge waits while a sequence reads the block in which the two nodes meet. Merged, the node would hold the child's copy
+of that block, which nobody could trim away under the reader, who has the node's own.
 """
 
 from __future__ import annotations
@@ -230,10 +233,14 @@ class RadixTree:
         self._observer.changed(node)
 
     def move(self, cursor: Cursor, node: Node, length: int) -> None:
-        if node is not cursor.node:
-            self.leave(cursor)
+        left = cursor.node
+        assert left is not None
+        if node is not left:
             self.enter(cursor, node, length)
-        cursor.length = length
+            self._left(left, cursor)
+        elif length != cursor.length:
+            cursor.length = length
+            self._merge_if_due(node)
 
     def rewind(self, cursor: Cursor, length: int) -> None:
         """Move a cursor up its path to `length`."""
@@ -247,12 +254,16 @@ class RadixTree:
     def leave(self, cursor: Cursor) -> None:
         """Take a cursor off the tree."""
         node, cursor.node = cursor.node, None
-        if node is None:
-            return
+        if node is not None:
+            self._left(node, cursor)
+
+    def _left(self, node: Node, cursor: Cursor) -> None:
         node.users.discard(cursor)
         if node.is_root:
             self._prune_root(node)
-        elif node.is_leaf and not node.ticket:
+        elif not node.is_leaf:
+            self._merge_if_due(node)
+        elif not node.ticket:
             self.queues.push(node)
         self._observer.changed(node)
 
@@ -333,8 +344,8 @@ class RadixTree:
             self._prune_root(parent)
         elif not parent.children:
             self.queues.push(parent)
-        elif len(parent.children) == 1:
-            self._absorb_only_child(parent)
+        else:
+            self._merge_if_due(parent)
 
     def _forget(self, node: Node) -> None:
         self._uncharge(node.marks, node.start)
@@ -344,6 +355,10 @@ class RadixTree:
         self._release(node, node.blocks.view)
         self.queues.discard(node)
         self._observer.removed(node)
+
+    def _merge_if_due(self, node: Node) -> None:
+        if len(node.children) == 1 and not node.is_root and not node.read_into_end(self.block_size):
+            self._absorb_only_child(node)
 
     def _absorb_only_child(self, node: Node) -> None:
         (child,) = node.children.values()

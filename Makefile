@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PROTO_VENV := build/proto-venv
 PROTOS := $(wildcard proto/radixloop/v1/*.proto)
 
-.PHONY: help env demo test test-fast lint format proto clean
+.PHONY: help env demo test test-fast test-nightly lint format proto clean
 
 help: ## Show what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,10 +25,13 @@ demo: env ## Start the runtime and an embedded Valkey, replay agent loops, print
 	$(BIN)/python deploy/demo.py
 
 test: env $(PROTO_VENV)/.installed ## Run the whole suite
-	$(BIN)/pytest
+	$(BIN)/pytest -m 'not nightly'
+
+test-nightly: env ## Run the long checks that make test leaves out
+	$(BIN)/pytest -m nightly --timeout 7200
 
 test-fast: env ## Run the part that takes under 90 seconds
-	$(BIN)/pytest -m 'not slow and not models and not e2e'
+	$(BIN)/pytest -m 'not slow and not models and not e2e and not nightly'
 
 lint: env ## ruff and mypy
 	$(BIN)/ruff check .

@@ -19,13 +19,18 @@ def tiny_work(tiny: LoadedModel) -> Workload:
 
 @pytest.fixture(scope="session")
 def smollm2_work(smollm2: LoadedModel) -> Workload:
+    return workload(smollm2, count=8, n=24)
+
+
+@pytest.fixture(scope="session")
+def smollm2_full_work(smollm2: LoadedModel) -> Workload:
     return workload(smollm2, count=30, n=64)
 
 
 @pytest.fixture(scope="session")
 def gemma3_work(gemma3: LoadedModel) -> Workload:
     """The shared beginning is longer than the model's sliding window of 512 tokens."""
-    work = workload(gemma3, count=10, n=24, head_repeats=14)
+    work = workload(gemma3, count=4, n=16, head_repeats=14, hit_lengths=[1, 15, 16, 17, 31, 511, 512, 513, 560])
     assert min(map(len, work.prompts)) > 512 + 64
     return work
 
@@ -40,6 +45,13 @@ def test_tiny(tiny_work: Workload, case: Case) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_smollm2(smollm2_work: Workload, case: Case) -> None:
     case(smollm2_work)
+
+
+@pytest.mark.models
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", CASES)
+def test_smollm2_full(smollm2_full_work: Workload, case: Case) -> None:
+    case(smollm2_full_work)
 
 
 @pytest.mark.models

@@ -21,8 +21,6 @@ from tests.runtime.engine_harness import Harness, Reply, running
 BLOCK = 16
 # Another order of additions may choose another of two tokens whose logits are closer than fp32 tells apart.
 TIE = 1e-3
-# One token a step is slow: the first few prompts will do.
-CHUNKED_PROMPTS = 6
 
 TOPICS = """the weather in the mountains
 a list of files in a repository
@@ -69,6 +67,8 @@ class Workload:
     prompts: list[list[int]]
     expected: list[list[int]]
     gaps: list[list[float]]
+    # Lengths of a hit that end inside a block, or just beside its border.
+    hit_lengths: list[int]
 
     @property
     def n(self) -> int:
@@ -84,7 +84,10 @@ class Workload:
         assert gap < TIE, f"prompt {index}, token {at}: {tokens[at]} instead of {expected[at]}, {gap:.1e} apart"
 
 
-def workload(loaded: LoadedModel, count: int, n: int, head_repeats: int = 1) -> Workload:
+def workload(
+    loaded: LoadedModel, count: int, n: int, head_repeats: int = 1, hit_lengths: list[int] | None = None
+) -> Workload:
+    """The first `count` prompts and the first `n` tokens that transformers answers to each."""
     tokenizer = loaded.tokenizer
     texts = [f"{HEAD * head_repeats}Question: please explain {topic}.\n\nAnswer:" for topic in TOPICS[:count]]
     prompts = [tokenizer(text)["input_ids"] for text in texts]
@@ -95,7 +98,7 @@ def workload(loaded: LoadedModel, count: int, n: int, head_repeats: int = 1) -> 
             tokens, gap = _generate(loaded, prompts[start : start + 10], n)
             expected += tokens
             gaps += gap
-    return Workload(loaded, prompts, expected, gaps)
+    return Workload(loaded, prompts, expected, gaps, hit_lengths or list(range(1, 2 * BLOCK + 1)))
 
 
 def _generate(loaded: LoadedModel, prompts: list[list[int]], n: int) -> tuple[list[list[int]], list[list[float]]]:
@@ -176,16 +179,15 @@ def warm(work: Workload) -> None:
 
 
 def partial_block(work: Workload) -> None:
-    """A hit of every length from 1 to two blocks, each on a cache that holds just that much of the prompt."""
+    """A hit of every length, each on a cache that holds just that much of the prompt."""
     with engine(work, num_blocks=2048) as harness:
         replies = []
-        lengths = range(1, 2 * BLOCK + 1)
-        for length in lengths:
+        for length in work.hit_lengths:
             tokens = work.prompts[length % len(work.prompts)]
             other = [*tokens[:length], (tokens[length] + 1) % 1000, 5, 6]
             harness.run(other, prefill_only=True, namespace=salted(harness, length))
             replies.append(harness.submit(tokens, max_tokens=work.n, namespace=salted(harness, length)))
-        for length, reply in zip(lengths, replies, strict=True):
+        for length, reply in zip(work.hit_lengths, replies, strict=True):
             work.check(length % len(work.prompts), reply.tokens)
             assert reply.started.usage.cached_tokens == length
 
@@ -200,7 +202,7 @@ def concurrent(work: Workload) -> None:
 def forked(work: Workload) -> None:
     """Two choices of one prefill, each of which writes into the block that they share."""
     with engine(work, num_blocks=2048) as harness:
-        replies = [harness.submit(p, max_tokens=work.n, n=2) for p in work.prompts[:10]]
+        replies = [harness.submit(p, max_tokens=work.n, n=2) for p in work.prompts]
         for i, reply in enumerate(replies):
             for output in reply.finished.outputs:
                 work.check(i, list(output))
@@ -223,8 +225,8 @@ def preempted(work: Workload) -> None:
 
 
 def chunks_of_one(work: Workload) -> None:
-    with engine(work, max_batch_tokens=1, max_running=1) as harness:
-        check_all(work, [harness.submit(p, max_tokens=work.n) for p in work.prompts[:CHUNKED_PROMPTS]])
+    with engine(work, max_batch_tokens=1, max_running=1, max_queue=len(work.prompts)) as harness:
+        check_all(work, [harness.submit(p, max_tokens=work.n) for p in work.prompts])
 
 
 def chunks_of_512(work: Workload) -> None:

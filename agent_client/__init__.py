@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from .retry import RetryPolicy
+    from .watching import BlocksCleared, BlocksRemoved, BlocksStored, EventBatch, EventPosition
 
 # Loaded on first use: the command line answers --help without loading gRPC.
 _HOMES = {
@@ -80,6 +81,7 @@ _HOMES = {
         "Usage",
     ),
     "retry": ("RetryPolicy",),
+    "watching": ("BlocksCleared", "BlocksRemoved", "BlocksStored", "EventBatch", "EventPosition"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -89,6 +91,9 @@ __all__ = [
     "AsyncGenerationStream",
     "AsyncRadixClient",
     "AsyncSession",
+    "BlocksCleared",
+    "BlocksRemoved",
+    "BlocksStored",
     "CacheNode",
     "CacheStats",
     "Cancelled",
@@ -96,6 +101,8 @@ __all__ = [
     "Choice",
     "DeadlineExceeded",
     "Delta",
+    "EventBatch",
+    "EventPosition",
     "FailedPrecondition",
     "Finished",
     "Generation",

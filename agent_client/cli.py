@@ -307,6 +307,21 @@ def nodes(
 
 
 @app.command()
+def events(
+    target: Target = DEFAULT_TARGET,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", metavar="N", min=1, help="End after N batches.", show_default="never"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line, tokens included.")] = False,
+) -> None:
+    """Watch blocks come into the cache and go: first all that is cached, then what happens. Ctrl-C ends it."""
+    from .commands.events import run
+
+    raise typer.Exit(run(target, json, limit))
+
+
+@app.command()
 def top(
     target: Target = DEFAULT_TARGET,
     interval: Annotated[

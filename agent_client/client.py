@@ -11,11 +11,12 @@ import grpc
 from . import calls, results
 from .base import HEALTH_POLL_S, HEALTH_TIMEOUT_S, ClientBase, StreamState
 from .channel import Deadline, health_name, health_request
-from .errors import RadixloopError, from_rpc_error
+from .errors import RadixloopError, Unavailable, from_rpc_error
 from .generate_options import GenerateOptions, chat_prompt, generate_request
 from .messages import ChatMessage
 from .prompts import Prompt, TokenIds
 from .retry import Safety
+from .watching import EventBatch, EventPosition, Watch
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -97,6 +98,30 @@ class RadixClient(ClientBase):
                 yield calls.node_from_proto(node)
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
+
+    def watch_events(
+        self, after: EventPosition | None = None, *, heartbeat_s: float | None = None
+    ) -> Iterator[EventBatch]:
+        """What comes into the cache and what goes, of all namespaces, without end. Close the iterator to stop.
+
+        Goes on after `after` where the runtime still knows how, and begins with all that is cached otherwise.
+        Does so by itself when the connection breaks; raises Unavailable when no retry that is allowed gets an answer.
+        """
+        place = Watch(after, heartbeat_s)
+        attempt = 1
+        while True:
+            call = self._stubs.Cache.WatchEvents(place.request(), metadata=self._metadata)
+            try:
+                for message in call:
+                    attempt = 1
+                    yield place.received(message)
+                error: RadixloopError = Unavailable("the runtime ended the stream of events")
+            except grpc.RpcError as rpc_error:
+                error = from_rpc_error(rpc_error)
+            finally:
+                call.cancel()
+            time.sleep(self._delay_or_raise(error, attempt, Safety.REPEATABLE, Deadline(None)))
+            attempt += 1
 
     def health(self, service: str = "") -> str:
         """SERVING, NOT_SERVING or SERVICE_UNKNOWN. Raises Unavailable when nobody answers."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from agent_client.replay.tables import print_report
 from agent_client.words import bytes_, counted, duration, seconds
 
-COMMANDS = ("replay", "generate", "chat", "stats", "nodes", "top")
+COMMANDS = ("replay", "generate", "chat", "stats", "nodes", "events", "top")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,96 @@
+"""`agent-client events`: what comes into the cache and what goes, as it happens."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ..client import RadixClient
+from ..watching import BlocksCleared, BlocksRemoved, BlocksStored, EventBatch
+from ..words import count
+from .failures import reported
+
+
+@reported
+def run(target: str, as_json: bool, limit: int | None) -> int:
+    console = Console(highlight=False)
+    seen = 0
+    with RadixClient(target) as client:
+        for batch in client.watch_events():
+            if not batch.events and not batch.starts_over:
+                continue
+            if as_json:
+                print(json.dumps(as_dict(batch)), flush=True)
+            else:
+                for line in lines(batch):
+                    console.print(line)
+            seen += 1
+            if seen == limit:
+                break
+    return 0
+
+
+def as_dict(batch: EventBatch) -> dict[str, Any]:
+    """A batch as JSON takes it. Hashes are text: they exceed what JSON readers keep exact."""
+    position = batch.position
+    return {
+        "incarnation": position.incarnation if position else None,
+        "sequence": position.sequence if position else None,
+        "timestamp": batch.timestamp,
+        "snapshot": batch.snapshot,
+        "starts_over": batch.starts_over,
+        "events": [_event_dict(event) for event in batch.events],
+    }
+
+
+def _event_dict(event: BlocksStored | BlocksRemoved | BlocksCleared) -> dict[str, Any]:
+    if isinstance(event, BlocksCleared):
+        return {"type": "cleared"}
+    common = {
+        "salt": event.salt,
+        "adapter": event.adapter,
+        "block_hashes": [_hex(h) for h in event.block_hashes],
+        "medium": event.medium,
+    }
+    if isinstance(event, BlocksRemoved):
+        return {"type": "removed", **common}
+    return {
+        "type": "stored",
+        **common,
+        "parent_hash": None if event.parent_hash is None else _hex(event.parent_hash),
+        "token_ids": event.token_ids.tolist(),
+        "block_size": event.block_size,
+    }
+
+
+def lines(batch: EventBatch) -> list[Text]:
+    """A line for each event, behind the batch's number and time."""
+    sequence = "" if batch.position is None else str(batch.position.sequence)
+    clock = datetime.fromtimestamp(batch.timestamp).strftime("%H:%M:%S")
+    head = Text(f"{clock} {sequence:>6}  ", style="dim")
+    told = [head + Text(f"{len(batch.events)} runs are cached", style="bold")] if batch.starts_over else []
+    return told + [head + _line(event) for event in batch.events]
+
+
+def _line(event: BlocksStored | BlocksRemoved | BlocksCleared) -> Text:
+    if isinstance(event, BlocksCleared):
+        return Text("cleared", style="yellow")
+    blocks = f"{count(len(event.block_hashes))} block{'' if len(event.block_hashes) == 1 else 's'}"
+    named = [f"{word} {value!r}" for word, value in (("salt", event.salt), ("adapter", event.adapter)) if value]
+    where = Text("".join(f"  {name}" for name in named), style="dim")
+    if isinstance(event, BlocksRemoved):
+        return Text(f"removed {blocks}", style="red") + Text(f"  {_run(event.block_hashes)}") + where
+    after = "at the beginning" if event.parent_hash is None else f"after {_hex(event.parent_hash)}"
+    return Text(f"stored  {blocks}", style="green") + Text(f"  {_run(event.block_hashes)}  {after}") + where
+
+
+def _run(hashes: tuple[int, ...]) -> str:
+    return _hex(hashes[0]) if len(hashes) == 1 else f"{_hex(hashes[0])}…{_hex(hashes[-1])}"
+
+
+def _hex(block_hash: int) -> str:
+    return f"{block_hash:016x}"

@@ -37,6 +37,5 @@ def describe(shared: ServiceContext, target: str) -> Description:
     counters = asdict(shared.engine.counters)
     missed = counters.pop("missed_tokens")
     del missed[Cause.CACHED]
-    del missed[Cause.CACHED]
     counters |= {f"missed_{cause.value}_tokens": tokens for cause, tokens in missed.items()}
     return Description(runtime=runtime, counters=counters, sessions=sessions)

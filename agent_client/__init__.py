@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Unavailable,
         Unimplemented,
     )
+    from .keeping import Lease, Leases, Quota, SessionCut, ToolHold
     from .prompts import Chat
     from .results import (
         CacheNode,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from .retry import RetryPolicy
+    from .verdicts import Divergence, Explanation, Span, Verdict
     from .watching import BlocksCleared, BlocksRemoved, BlocksStored, EventBatch, EventPosition
 
 # Loaded on first use: the command line answers --help without loading gRPC.
@@ -65,6 +67,7 @@ _HOMES = {
         "Unavailable",
         "Unimplemented",
     ),
+    "keeping": ("Lease", "Leases", "Quota", "SessionCut", "ToolHold"),
     "prompts": ("Chat",),
     "results": (
         "CacheNode",
@@ -81,6 +84,7 @@ _HOMES = {
         "Usage",
     ),
     "retry": ("RetryPolicy",),
+    "verdicts": ("Divergence", "Explanation", "Span", "Verdict"),
     "watching": ("BlocksCleared", "BlocksRemoved", "BlocksStored", "EventBatch", "EventPosition"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -101,30 +105,39 @@ __all__ = [
     "Choice",
     "DeadlineExceeded",
     "Delta",
+    "Divergence",
     "EventBatch",
     "EventPosition",
+    "Explanation",
     "FailedPrecondition",
     "Finished",
     "Generation",
     "GenerationStream",
     "Internal",
     "InvalidArgument",
+    "Lease",
+    "Leases",
     "ModelInfo",
     "NotFound",
     "PermissionDenied",
+    "Quota",
     "RadixClient",
     "RadixloopError",
     "ResourceExhausted",
     "RetryPolicy",
     "Session",
+    "SessionCut",
+    "Span",
     "Started",
     "Timing",
     "TokenLogprob",
     "ToolCall",
+    "ToolHold",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
     "Usage",
+    "Verdict",
 ]
 
 

@@ -322,6 +322,66 @@ def events(
 
 
 @app.command()
+def explain(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE", help="A chat request as JSON, a trace, or plain text.", show_default="see --text"
+        ),
+    ] = None,
+    target: Target = DEFAULT_TARGET,
+    text: Annotated[str | None, typer.Option(metavar="TEXT", help="The prompt itself; - reads standard input.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Send the text as a user's message.")] = False,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message (implies --chat).")] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of a trace, this session.", show_default="the first")
+    ] = None,
+    call: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Of that session, this call.", show_default="the last")
+    ] = None,
+    session_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="The prompt is the next turn of this session of the runtime.")
+    ] = None,
+    salt: Salt = None,
+    public_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="So many leading tokens are shared with every salt.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Say why a prompt would miss: where it parts from what is stored, what was evicted, what it costs."""
+    from .commands.explain import run
+
+    code = run(
+        target,
+        file,
+        text=text,
+        chat=chat,
+        system=system,
+        recorded=session,
+        call=call,
+        session_id=session_id,
+        salt=salt,
+        public_tokens=public_tokens,
+        as_json=json,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def leases(
+    target: Target = DEFAULT_TARGET,
+    release: Annotated[
+        list[int] | None, typer.Option(metavar="ID", help="End this lease first; may be given several times.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """List what is kept on request: leases and quotas."""
+    from .commands.leases import run
+
+    raise typer.Exit(run(target, json, release or []))
+
+
+@app.command()
 def top(
     target: Target = DEFAULT_TARGET,
     interval: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import grpc
 
-from . import calls, results
+from . import calls, keeping, results
 from .base import HEALTH_POLL_S, HEALTH_TIMEOUT_S, ClientBase, StreamState
 from .channel import Deadline, health_name, health_request
 from .errors import RadixloopError, Unavailable, from_rpc_error
@@ -16,6 +16,7 @@ from .generate_options import GenerateOptions, chat_prompt, generate_request
 from .messages import ChatMessage
 from .prompts import Prompt, TokenIds
 from .retry import Safety
+from .verdicts import Explanation
 from .watching import EventBatch, EventPosition, Watch
 
 if TYPE_CHECKING:
@@ -89,6 +90,46 @@ class RadixClient(ClientBase):
     def flush(self, *, all_namespaces: bool = False) -> results.Flushed:
         """Forgets what is cached in the client's namespace, or in every namespace."""
         return self._unary(calls.flush(None if all_namespaces else self._namespace))
+
+    def explain(
+        self, prompt: Prompt | None = None, *, session_id: str | None = None, public_tokens: int | None = None
+    ) -> Explanation:
+        """Why each token of a prompt (or of a session's next turn) would hit or miss now. Changes nothing."""
+        return self._unary(keeping.explain(prompt, session_id, self._namespace, public_tokens))
+
+    def lease(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        ttl_s: float,
+        session_id: str | None = None,
+        priority: int | None = None,
+        label: str = "",
+    ) -> keeping.Lease:
+        """Keeps a prompt's (or a session's) cached prefix in preference to what is not leased, for `ttl_s` seconds.
+
+        Raises ResourceExhausted when more is leased than may be.
+        """
+        call = keeping.lease(prompt, session_id, self._namespace, ttl_s=ttl_s, priority=priority, label=label)
+        return self._unary(call)
+
+    def renew_lease(self, lease_id: int, ttl_s: float) -> keeping.Lease:
+        """Lets a lease end `ttl_s` seconds from now. Raises NotFound when it has ended."""
+        return self._unary(keeping.renew_lease(lease_id, ttl_s))
+
+    def release_lease(self, lease_id: int) -> keeping.Lease:
+        """Ends a lease. Raises NotFound when it has ended."""
+        return self._unary(keeping.release_lease(lease_id))
+
+    def leases(self) -> keeping.Leases:
+        return self._unary(keeping.leases())
+
+    def set_quota(self, share: float | None) -> keeping.Quota:
+        """Lets the client's namespace take at most this share of the pool; None lifts the limit."""
+        return self._unary(keeping.set_quota(self._namespace, share))
+
+    def quotas(self) -> tuple[keeping.Quota, ...]:
+        return self._unary(keeping.quotas())
 
     def nodes(self, *, all_namespaces: bool = True, head_tokens: int | None = None) -> Iterator[results.CacheNode]:
         """The cached tree, parents before children."""
@@ -226,6 +267,16 @@ class Session:
         """A second session with the same tokens; both go on separately and share the KV."""
         forked = self._client._unary(calls.fork_session(self.id, new_session_id))
         return Session(self._client, forked.session_id, forked.tokens, self.idle_timeout_s)
+
+    def truncate(self, *, tokens: int | None = None, messages: int | None = None) -> keeping.SessionCut:
+        """Keeps so many tokens, or messages of a chat (where a turn ends): to rewind, or before a rewritten history."""
+        cut = self._client._unary(keeping.truncate_session(self.id, tokens, messages))
+        self.tokens = cut.tokens
+        return cut
+
+    def hold(self, tool: str) -> keeping.ToolHold:
+        """The session waits for `tool`: keep its prefix as long as that usually takes, until the next turn."""
+        return self._client._unary(keeping.hold_session(self.id, tool))
 
     def close(self) -> results.SessionClosed:
         """Idempotent."""

@@ -8,6 +8,7 @@ from .errors import Internal
 from .prompts import ids_from_proto
 from .results import Choice, Delta, Event, Finished, FinishReason, Generation, Started, Timing, TokenLogprob, ToolCall
 from .results import Usage as UsageResult
+from .verdicts import verdict_from_proto
 
 _FINISH: dict[int, FinishReason] = {
     inference_pb2.FINISH_REASON_EOS: "eos",
@@ -29,7 +30,8 @@ def event_from_proto(message: inference_pb2.GenerateResponse) -> Event | None:
     if kind == "started":
         started = message.started
         ids = ids_from_proto(started.prompt_ids) if started.HasField("prompt_ids") else None
-        return Started(started.request_id, usage_from_proto(started.usage), ids)
+        verdict = verdict_from_proto(started.verdict) if started.HasField("verdict") else None
+        return Started(started.request_id, usage_from_proto(started.usage), ids, verdict)
     if kind == "finished":
         finished = message.finished
         timing = Timing(**{name: getattr(finished.timing, name) for name in Timing.__dataclass_fields__})
@@ -94,4 +96,5 @@ class Fold:
             choices=[self._choices[index] for index in sorted(self._choices)] or [Choice(0)],
             prompt_ids=self.started.prompt_ids,
             session_tokens=self.finished.session_tokens,
+            verdict=self.started.verdict,
         )

@@ -38,11 +38,16 @@ class GenerateOptions(TypedDict, total=False):
     adapter: str
     bypass_cache: bool
     return_prompt_ids: bool
+    public_tokens: int
+    priority: int
+    conversation: str
     timeout_s: float
 
 
 _CALL_OPTIONS = frozenset({"salt", "adapter", "timeout_s"})
-_REQUEST_FIELDS = frozenset({"request_id", "bypass_cache", "return_prompt_ids"})
+_REQUEST_FIELDS = frozenset(
+    {"request_id", "bypass_cache", "return_prompt_ids", "public_tokens", "priority", "conversation"}
+)
 _SAMPLING_FIELDS = frozenset(GenerateOptions.__annotations__) - _CALL_OPTIONS - _REQUEST_FIELDS
 
 

@@ -6,7 +6,10 @@ import json
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from .verdicts import Verdict
 
 FinishReason = Literal["eos", "stop", "length"]
 
@@ -60,11 +63,15 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class Started:
-    """First event of a stream: the request was admitted, and this much of its prompt was in the cache."""
+    """First event of a stream: the request was admitted, and this much of its prompt was in the cache.
+
+    `verdict` says why each prompt token hit or missed; None when the cache was bypassed.
+    """
 
     request_id: str
     usage: Usage
     prompt_ids: array[int] | None = None
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,7 @@ class Generation:
     choices: list[Choice]
     prompt_ids: array[int] | None = None
     session_tokens: int | None = None
+    verdict: Verdict | None = None
 
     @property
     def text(self) -> str:
@@ -218,6 +226,13 @@ class CacheStats:
     uptime_s: float
     cancelled_total: int
     failed_total: int
+    leases: int
+    leased_tokens: int
+    leasable_tokens: int
+    lease_refusals_total: int
+    tool_holds_total: int
+    tool_holds_refused_total: int
+    eviction: str
 
 
 @dataclass(frozen=True)

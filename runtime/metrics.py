@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from importlib.metadata import version as installed_version
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -22,6 +23,9 @@ from runtime.loaded_model import ModelInfo
 from runtime.publisher import PublisherStatus
 from runtime.request_histograms import RequestHistograms
 from runtime.retention_metrics import holds, misses
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 # A scrape must answer while the engine is in a long step: the pool's figures are then those of the scrape before.
 _STORE_WAIT_S = 0.25
@@ -49,12 +53,21 @@ class RuntimeMetrics:
         self.registry.register(_RuntimeCollector(engine, info, sessions, keeping, publisher))
         ProcessCollector(registry=self.registry)
 
-    def serve(self, host: str, port: int) -> MetricsServer:
-        """Answer `http://host:port/metrics`; port 0 takes a free one. Raises BadConfig where the port is taken."""
+    def serve(
+        self, host: str, port: int, beside: Callable[[WSGIApplication], WSGIApplication] | None = None
+    ) -> MetricsServer:
+        """Answer `http://host:port/metrics`; port 0 takes a free one. Raises BadConfig where the port is taken.
+
+        `beside` may wrap the application to answer other paths.
+        """
         try:
-            return MetricsServer(host, *start_http_server(port, host, self.registry))
+            server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
             raise BadConfig("metrics_port", f"{port}: {error.strerror or error}") from None
+        app = server.get_app()
+        if beside is not None and app is not None:
+            server.set_app(beside(app))
+        return MetricsServer(host, server, thread)
 
 
 class MetricsServer:

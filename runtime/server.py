@@ -19,6 +19,7 @@ from runtime.description import describe
 from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from runtime.engine import Engine, EngineConfig
 from runtime.errors import RuntimeServiceError
+from runtime.event_metrics import EventMetrics
 from runtime.grpc_server import GrpcServer
 from runtime.keeping import Keeping, set_quotas
 from runtime.kv_events import KvEventHub, medium_of
@@ -31,6 +32,7 @@ from runtime.prefill_pace import PrefillPace
 from runtime.prompts import PromptEncoder
 from runtime.publisher import RedisPublisher
 from runtime.ready_file import Ready, write_ready_file
+from runtime.server_info import ServerInfo
 from runtime.service_context import ServiceContext
 from runtime.stop_signals import StopSignals
 
@@ -151,6 +153,9 @@ class Runtime:
             keeping=keeping.books,
             publisher=self._publisher.status if self._publisher is not None else None,
         )
+        if self._events is not None:
+            published = self._zmq.counters if self._zmq is not None else None
+            self._metrics.registry.register(EventMetrics(self._events, published))
         tokens = num_blocks * config.block_size
         gib = tokens * loaded.info.kv_bytes_per_token / GIB
         log.info("KV pool: %d blocks of %d, %d tokens, %.2f GiB", num_blocks, config.block_size, tokens, gib)
@@ -192,7 +197,21 @@ class Runtime:
     def _serve_metrics(self) -> MetricsServer | None:
         if self._config.metrics_port is None:
             return None
-        return self._metrics.serve(self._config.host, self._config.metrics_port)
+        beside = None
+        if self._zmq is not None and self._zmq.endpoint.startswith("tcp://"):
+            beside = self._server_info(self._zmq.endpoint).beside
+        return self._metrics.serve(self._config.host, self._config.metrics_port, beside)
+
+    def _server_info(self, endpoint: str) -> ServerInfo:
+        shared, config = self._shared, self._config
+        return ServerInfo(
+            endpoint=endpoint,
+            topic=config.kv_events_topic,
+            block_size=config.block_size,
+            http_host=config.host,
+            vocab_size=shared.info.vocab_size,
+            decode=shared.encoder.decode_head,
+        )
 
     async def _wait(self, stop: StopSignals) -> bool:
         """Wait for a signal; True when the engine's thread ended before one came."""

@@ -68,7 +68,7 @@ class ChoiceOutput:
             index=self.index,
             text=text,
             token_ids=(token_id,),
-            logprobs=(token,) if self._params.logprobs else (),
+            logprobs=(token,) if token.logprob is not None else (),
             finish_reason=reason,
             stopped_by=stopped_by,
         )

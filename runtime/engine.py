@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Evicted prefixes are remembered up to so many times the pool, to tell them from prompts that were never seen.
 _HISTORY_POOLS = 4
+_STOPPED = "the runtime has stopped"
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ class Engine:
         )
         # Callables, run in order on the engine thread.
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._inbox_lock = threading.Lock()
+        self._ended = False
         self._requests: set[Request] = set()
         self._outgoing: dict[Request, list[Event]] = {}
         self._stop_at: float | None = None
@@ -136,7 +139,7 @@ class Engine:
         def stop() -> None:
             self._stop_at = time.monotonic() + drain_s
 
-        self._inbox.put(stop)
+        self._post(stop)
         self._thread.join()
 
     def submit(self, job: GenerateJob, on_events: Callable[[list[Event]], None]) -> Handle:
@@ -153,8 +156,9 @@ class Engine:
             self.counters.refused += 1
             raise
         request = Request(job, max_tokens, on_events)
-        self._inbox.put(lambda: self._take_in(request))
-        return Handle(request, lambda: self._inbox.put(_nothing))
+        if not self._post(lambda: self._take_in(request)):
+            raise ShuttingDown(_STOPPED)
+        return Handle(request, self._wake_up)
 
     def explain(self, job: GenerateJob) -> Future[Verdict]:
         """Say why each prompt token of `job` would hit or miss if it were admitted now."""
@@ -172,17 +176,45 @@ class Engine:
             except BaseException as error:
                 future.set_exception(error)
 
-        if not self._thread.is_alive() and self._stop_at is not None:
-            future.set_exception(ShuttingDown("the runtime has stopped"))
-        else:
-            self._inbox.put(run)
+        if not self._post(run):
+            future.set_exception(ShuttingDown(_STOPPED))
         return future
+
+    def _post(self, action: Callable[[], None]) -> bool:
+        """Have the engine thread run `action` between two steps; False when it has ended."""
+        with self._inbox_lock:
+            if not self._ended:
+                self._inbox.put(action)
+            return not self._ended
+
+    def _wake_up(self) -> None:
+        self._post(_nothing)
 
     # On the engine thread
 
     def _loop(self) -> None:
+        error: Exception = ShuttingDown("the runtime shut down before the request was done")
+        try:
+            self._serve()
+        except Exception as cause:
+            log.exception("the engine's thread failed")
+            error = EngineFailed(f"the engine failed: {type(cause).__name__}: {cause}")
+        with self._inbox_lock:
+            self._ended = True
+        # Whoever asked for something before is told: nobody waits for a thread that is gone.
+        self._read_inbox(wait=False)
+        for request in list(self._requests):
+            try:
+                self._fail(request, error)
+            except Exception:
+                log.exception("request %s could not be given up", request.job.request_id)
+                self._tell(request, FailedEvent(error))
+        self._send()
+        self._notify()
+
+    def _serve(self) -> None:
         while True:
-            self._read_inbox()
+            self._read_inbox(wait=not self._requests and self._stop_at is None)
             self._drop_cancelled()
             if self._stop_at is not None and (not self._requests or time.monotonic() >= self._stop_at):
                 break
@@ -191,26 +223,24 @@ class Engine:
             self._count_runs()
             self._send()
             self._notify()
-        for request in list(self._requests):
-            self._fail(request, ShuttingDown("the runtime shut down before the request was done"))
-        self._send()
-        self._read_inbox()
-        self._notify()
 
-    def _read_inbox(self) -> None:
-        idle = not self._requests and self._stop_at is None
+    def _read_inbox(self, *, wait: bool) -> None:
         while True:
             try:
-                action = self._inbox.get(block=idle)
+                action = self._inbox.get(block=wait)
             except queue.Empty:
                 return
-            idle = False
+            wait = False
             action()
 
     def _take_in(self, request: Request) -> None:
         self.counters.requests += 1
         self._requests.add(request)
-        run = self._new_run(request, 0)
+        try:
+            run = self._new_run(request, 0)
+        except Exception as error:
+            self._fail_one(request, error, "could not be taken in")
+            return
         request.runs.append(run)
         self._scheduler.enqueue(run)
 
@@ -304,9 +334,17 @@ class Engine:
         if len(sources) != len(logits):
             logits = logits[sources]
         for run, token in self._sample(choosers, logits):
-            self._take_token(run, token)
+            if run.request.ended:
+                # Another choice of it failed a moment ago.
+                continue
+            try:
+                if isinstance(token, Exception):
+                    raise token
+                self._take_token(run, token)
+            except Exception as error:
+                self._fail_one(run.request, error, "could not be given its next token")
 
-    def _sample(self, runs: list[Run], logits: torch.Tensor) -> list[tuple[Run, SampledToken]]:
+    def _sample(self, runs: list[Run], logits: torch.Tensor) -> list[tuple[Run, SampledToken | Exception]]:
         while True:
             try:
                 samplers = [run.sampler for run in runs]
@@ -342,6 +380,11 @@ class Engine:
     def _finish(self, request: Request) -> None:
         outputs = tuple(tuple(run.output.token_ids) for run in request.runs)
         self._end(request, FinishedEvent(request.usage(), request.timing(), outputs), "finished")
+
+    def _fail_one(self, request: Request, error: Exception, what: str) -> None:
+        """One request meets a fault of ours: it ends, and what else runs goes on."""
+        log.error("request %s %s", request.job.request_id, what, exc_info=error)
+        self._fail(request, EngineFailed(f"the request {what}: {type(error).__name__}: {error}"))
 
     def _fail(self, request: Request, error: Exception) -> None:
         self._end(request, FailedEvent(error), "failed")

@@ -132,7 +132,9 @@ class TokenSampler:
         # below 1 - top_p are outside the nucleus for certain, so only the others are sorted, and top_p is restated as
         # a share of the mass that they hold.
         probs = torch.softmax(scores[0], dim=-1)
-        likely = torch.nonzero(probs > (1.0 - self._top_p) / len(probs))[:, 0]
+        # The likeliest is always inside, also where rounding puts the bound on it.
+        bound = min((1.0 - self._top_p) / len(probs), float(probs.max()))
+        likely = torch.nonzero(probs >= bound)[:, 0]
         mass = float(probs[likely].sum())
         warper = TopPLogitsWarper(min(1.0, self._top_p / mass))
         return _finite(token_ids[likely], warper(_NO_HISTORY, scores[:, likely]))
@@ -149,8 +151,10 @@ def _refuse_bad_rows(largest: torch.Tensor) -> None:
         raise BadLogits(tuple(torch.nonzero(~torch.isfinite(largest)).flatten().tolist()))
 
 
-def sample_rows(logits: torch.Tensor, samplers: list[TokenSampler], outputs: list[list[int]]) -> list[SampledToken]:
-    """One token for each row of float [rows, vocab] logits, on any device.
+def sample_rows(
+    logits: torch.Tensor, samplers: list[TokenSampler], outputs: list[list[int]]
+) -> list[SampledToken | Exception]:
+    """One token for each row of float [rows, vocab] logits, on any device; the error where its choice failed.
 
     Plain greedy rows share one argmax; the others are copied to the CPU together and chosen one by one.
     Raises BadLogits, before any sampler draws, naming the rows; the other rows may be sampled in a second call.
@@ -159,10 +163,13 @@ def sample_rows(logits: torch.Tensor, samplers: list[TokenSampler], outputs: lis
         return []
     largest, best = logits.max(dim=-1)
     _refuse_bad_rows(largest)
-    chosen = [SampledToken(token, None, ()) for token in best.tolist()]
+    chosen: list[SampledToken | Exception] = [SampledToken(token, None, ()) for token in best.tolist()]
     special = [row for row, sampler in enumerate(samplers) if not sampler.plain_greedy]
     if special:
         rows = logits[special].detach().to("cpu", torch.float32)
         for index, row in enumerate(special):
-            chosen[row] = samplers[row].choose(rows[index], outputs[row])
+            try:
+                chosen[row] = samplers[row].choose(rows[index], outputs[row])
+            except Exception as error:
+                chosen[row] = error
     return chosen

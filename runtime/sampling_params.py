@@ -46,7 +46,8 @@ class SamplingParams:
             raise InvalidRequest("sampling.top_k", self.top_k, "must be at least 0 (0 keeps all)")
         _within("sampling.top_p", self.top_p, 0.0, 1.0, open_low=True)
         _within("sampling.min_p", self.min_p, 0.0, 1.0)
-        _within("sampling.repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        # Below, a logit that is divided by it may leave the range of float32.
+        _within("sampling.repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _within("sampling.presence_penalty", self.presence_penalty, -2.0, 2.0)
         _within("sampling.frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if not 1 <= self.n <= MAX_CHOICES:

@@ -12,6 +12,7 @@ from radix import Namespace
 from runtime.errors import EngineFailed, InvalidRequest, QueueFull, RequestCancelled, RequestTooLarge, ShuttingDown
 from runtime.events import DeltaEvent, Event, FinishReason, StartedEvent
 from runtime.loaded_model import LoadedModel
+from runtime.sampler import TokenSampler
 from tests.runtime.engine_harness import Harness, Reply, running
 
 
@@ -168,6 +169,12 @@ def test_logprobs_come_with_their_tokens(tiny: LoadedModel) -> None:
             assert len(entry.top) == 3
 
 
+def test_top_logprobs_alone_ask_for_logprobs(tiny: LoadedModel) -> None:
+    with running(tiny) as harness:
+        (delta,) = harness.run(prompt(12), max_tokens=1, top_logprobs=3).deltas()
+        assert [len(entry.top) for entry in delta.logprobs] == [3]
+
+
 def test_what_can_never_fit_is_refused_at_once_with_both_numbers(tiny: LoadedModel) -> None:
     with running(tiny, num_blocks=8) as harness:
         with pytest.raises(RequestTooLarge, match=r"159 tokens.*128"):
@@ -295,6 +302,63 @@ def test_an_owner_that_raises_is_dropped(tiny: LoadedModel) -> None:
 
         harness.submit(prompt(20), max_tokens=500, on_event=raise_on_start)
         assert len(harness.run(prompt(30), max_tokens=3).tokens) == 3
+
+
+def test_a_choice_that_fails_ends_its_request_and_no_other(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tiny) as harness:
+        expected = harness.run(prompt(30), max_tokens=12, temperature=1.0, seed=5).tokens
+        choose = TokenSampler.choose
+
+        def explode(self: TokenSampler, row: Any, output: list[int]) -> Any:
+            if self._top_logprobs == 7 and len(output) == 3:
+                raise IndexError("no such token")
+            return choose(self, row, output)
+
+        monkeypatch.setattr(TokenSampler, "choose", explode)
+        other = harness.submit(prompt(30), max_tokens=12, temperature=1.0, seed=5)
+        doomed = harness.submit(prompt(31), max_tokens=12, n=3, temperature=1.0, top_logprobs=7)
+        assert isinstance(doomed.wait().error, EngineFailed)
+        assert "no such token" in str(doomed.error)
+        assert other.tokens == expected
+        assert harness.engine.counters.failed == 1
+
+
+def test_everybody_is_told_when_the_engine_itself_fails(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(tiny, max_running=1)
+
+    def explode() -> Any:
+        raise AssertionError("the books are wrong")
+
+    monkeypatch.setattr(harness.engine._scheduler, "schedule", explode)
+    replies = [harness.submit(prompt(20, seed), max_tokens=4) for seed in range(2)]
+    harness.engine.start()
+    for reply in replies:
+        assert isinstance(reply.wait().error, EngineFailed)
+        assert "the books are wrong" in str(reply.error)
+    harness.engine._thread.join(60)
+    assert not harness.engine.alive
+    with pytest.raises(ShuttingDown):
+        harness.engine.call(lambda store: store.stats()).result(60)
+    with pytest.raises(ShuttingDown):
+        harness.submit(prompt(20), max_tokens=4)
+    harness.engine.shutdown(0)
+
+
+def test_a_request_between_the_door_and_the_end_is_refused(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(tiny)
+    harness.engine.start()
+    admit = harness.engine._gate.admit
+
+    def admit_and_stop(job: Any) -> int:
+        allowed = admit(job)
+        harness.engine.shutdown(0)
+        return allowed
+
+    monkeypatch.setattr(harness.engine._gate, "admit", admit_and_stop)
+    with pytest.raises(ShuttingDown):
+        harness.submit(prompt(20), max_tokens=4)
+    with pytest.raises(ShuttingDown):
+        harness.engine.call(lambda store: store.stats()).result(60)
 
 
 def test_draining_finishes_what_runs_and_refuses_the_rest(tiny: LoadedModel) -> None:

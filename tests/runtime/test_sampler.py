@@ -336,6 +336,27 @@ def test_half_precision_logits_are_taken() -> None:
     assert token.logprob == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"top_k": 1, "top_p": 1e-17},
+        {"top_p": 5e-324},
+        {"temperature": 5e-324, "top_p": 5e-324, "min_p": 1.0},
+        {"temperature": 100.0, "repetition_penalty": 0.01, "logit_bias": {1: 100.0}},
+        {"temperature": 5e-324, "repetition_penalty": 100.0, "presence_penalty": -2.0},
+    ],
+)
+@pytest.mark.parametrize("logits", [random_logits(3), torch.zeros(VOCAB), torch.full((VOCAB,), 1e36)])
+def test_settings_at_their_limits_choose_a_token(wanted: dict[str, Any], logits: torch.Tensor) -> None:
+    params = SamplingParams(**{"temperature": 1.0, "seed": 1, **wanted})
+    params.validate(VOCAB)
+    chooser = TokenSampler(params, np.arange(VOCAB, dtype=np.int32), 0, VOCAB)
+    output: list[int] = []
+    for _ in range(3):
+        output.append(chooser.sample(logits, output).token_id)
+    assert all(0 <= token < VOCAB for token in output)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("wanted", [{}, {"temperature": 1.0, "seed": 1}], ids=["greedy", "sampled"])
 def test_broken_logits_are_refused(bad: float, wanted: dict[str, Any]) -> None:

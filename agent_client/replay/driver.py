@@ -135,7 +135,7 @@ class Driver:
         if isinstance(call.prompt, str) or not (options.live_replies or options.server_sessions):
             return prompt_of(call, session)
         state.history = list(call.prompt) if new is None else [*state.history, *new]
-        prompt = Chat(state.history, session.tools)
+        prompt = Chat(state.history, session.tools_of(call))
         if options.max_context is not None:
             length = (await self._client.tokenize(prompt)).count
             if length + options.output_tokens > options.max_context:
@@ -177,6 +177,7 @@ class Driver:
                 last = now
             elif isinstance(event, Started):
                 record.usage = event.usage
+                record.verdict = event.verdict
                 record.prompt_ids = event.prompt_ids or array("i")
             elif isinstance(event, Finished):
                 record.usage, record.timing, record.ended_s = event.usage, event.timing, now

@@ -83,7 +83,7 @@ async def _fitting(
 
 def prompt_of(call: Call, session: Session) -> Prompt:
     """The call's recorded prompt as the client sends it."""
-    return call.prompt if isinstance(call.prompt, str) else Chat(call.prompt, session.tools)
+    return call.prompt if isinstance(call.prompt, str) else Chat(call.prompt, session.tools_of(call))
 
 
 def new_messages(before: Call, after: Call) -> tuple[ChatMessage, ...] | None:

@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from ..results import Timing, Usage
+from ..verdicts import Verdict
 
 
 @dataclass
@@ -25,6 +26,7 @@ class CallRecord:
     output_ids: array[int] = field(default_factory=lambda: array("i"))
     usage: Usage = field(default_factory=Usage)
     timing: Timing = field(default_factory=Timing)
+    verdict: Verdict | None = None
     error: str | None = None
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from ..verdicts import CAUSES
 from .optimum import Stream, ideal_cached
 from .percentiles import percentile
 from .records import CallRecord, Run
@@ -31,6 +33,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "input_tokens": inputs,
         "cached_tokens": cached,
         "computed_tokens": sum(record.usage.computed_tokens for record in finished),
+        "missed_tokens_by_cause": _missed_by_cause(finished),
         "hit_rate": _ratio(cached, inputs),
         "ideal_cached_tokens": ideal_cached,
         "ideal_hit_rate": _ratio(ideal_cached, inputs),
@@ -88,6 +91,18 @@ def _saved_prefill_s(finished: Sequence[CallRecord]) -> float | None:
         return None
     pace = sum(r.timing.prefill_s for r in cold) / sum(r.usage.computed_tokens for r in cold)
     return pace * sum(r.usage.cached_tokens for r in finished)
+
+
+def _missed_by_cause(finished: Sequence[CallRecord]) -> dict[str, int] | None:
+    """None where no call came with a verdict: the cache was bypassed, or the runtime gives none."""
+    verdicts = [record.verdict for record in finished if record.verdict is not None]
+    if not verdicts:
+        return None
+    missed: Counter[str] = Counter()
+    for verdict in verdicts:
+        for span in verdict.missed():
+            missed[span.cause] += span.tokens
+    return {cause: missed[cause] for cause in CAUSES if cause in missed}
 
 
 def _turns(finished: Sequence[CallRecord], ideal: dict[int, int]) -> list[dict[str, Any]]:

@@ -66,6 +66,10 @@ def print_report(console: Console, report: dict[str, Any], per_turn: bool) -> No
 
 def _print_troubles(console: Console, run: dict[str, Any]) -> None:
     name = run["name"].replace("_", " ")
+    by_cause = run["missed_tokens_by_cause"] or {}
+    if by_cause:
+        missed = ", ".join(f"{count(tokens)} {cause.replace('_', ' ')}" for cause, tokens in by_cause.items())
+        console.print(f"{name}, missed tokens: {missed}")
     if run["skipped_calls"]:
         cut = run["cut_sessions"]
         beyond = f" ({counted(cut, 'session')} outgrew the context)" if cut else ""

@@ -30,12 +30,14 @@ class Call:
     """One call of an agent to its model.
 
     `prompt` is everything that was sent, `reply` the assistant message that was recorded, `tool_latency_s` the
-    seconds that passed between the reply before and this call, or None when the trace does not say.
+    seconds that passed between the reply before and this call, or None when the trace does not say. `tools` are those
+    that this call offered, or None where they were its session's.
     """
 
     prompt: CallPrompt
     reply: ChatMessage | None = None
     tool_latency_s: float | None = None
+    tools: tuple[Mapping[str, Any], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class Session:
     calls: tuple[Call, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     parent: Fork | None = None
+
+    def tools_of(self, call: Call) -> tuple[Mapping[str, Any], ...]:
+        """What a call of this session offered the model."""
+        return self.tools if call.tools is None else call.tools
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,8 @@ def _call(value: Any, where: str) -> Call:
         raise TraceError(f"{where}: exactly one of text and messages is needed, not empty")
     if reply is not None:
         check_message(reply, f"{where}.reply")
-    return Call(prompt, reply, seconds(value.get("latency_s"), f"{where}.latency_s"))
+    tools = _tools(value["tools"], where) if "tools" in value else None
+    return Call(prompt, reply, seconds(value.get("latency_s"), f"{where}.latency_s"), tools)
 
 
 class TraceWriter:
@@ -200,4 +201,6 @@ def _call_json(call: Call) -> dict[str, Any]:
         out["reply"] = call.reply
     if call.tool_latency_s is not None:
         out["latency_s"] = call.tool_latency_s
+    if call.tools is not None:
+        out["tools"] = list(call.tools)
     return out

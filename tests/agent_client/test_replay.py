@@ -55,6 +55,13 @@ def of(toy: ToyRuntime, name: str) -> list[Seen]:
     return [seen for seen in toy.seen if f"<user>{name}0".encode() in seen.prompt]
 
 
+async def test_misses_are_told_by_cause_where_the_runtime_does(toy: ToyRuntime) -> None:
+    report = await replay(toy, conversation("a"), conversation("b"), runs=("no_cache", "cached"), flush=True)
+    base, cached = report["runs"]
+    assert base["missed_tokens_by_cause"] is None
+    assert cached["missed_tokens_by_cause"] == {"never_seen": cached["computed_tokens"]}
+
+
 async def test_the_report_has_every_key_and_the_books_agree(toy: ToyRuntime) -> None:
     report = await replay(toy, conversation("a"), conversation("b"), concurrency=1)
     (run,) = report["runs"]

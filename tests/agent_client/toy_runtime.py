@@ -102,6 +102,10 @@ class ToyRuntime(
         usage = common_pb2.Usage(prompt_tokens=len(prompt), cached_tokens=cached, computed_tokens=len(prompt) - cached)
         ids = common_pb2.TokenIds(ids=list(prompt)) if request.return_prompt_ids else None
         started = inference_pb2.Started(request_id="toy", usage=usage, prompt_ids=ids)
+        if not request.bypass_cache:
+            found = common_pb2.VerdictSpan(end=cached, cause=common_pb2.CAUSE_CACHED)
+            rest = common_pb2.VerdictSpan(start=cached, end=len(prompt), cause=common_pb2.CAUSE_NEVER_SEEN)
+            started.verdict.spans.extend([found, rest] if cached else [rest])
         messages = [inference_pb2.GenerateResponse(started=started)]
         for i, token in enumerate(reply):
             delta = inference_pb2.Delta(text=chr(token), token_ids=[token])

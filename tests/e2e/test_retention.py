@@ -166,3 +166,17 @@ def test_misses_and_leases_are_in_the_metrics(client: RadixClient, server: Runni
         'eviction="agent"',
     ):
         assert name in text, name
+
+
+def test_lint_asks_the_model_what_it_does_to_a_history(server: RunningServer, tmp_path: Path) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi."},
+        {"role": "user", "content": "More"},
+        {"role": "assistant", "content": "No."},
+    ]
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"messages": messages}))
+    # The tiny model's template keeps histories, and a byte is a token wherever it stands.
+    assert command("lint", str(trace), "--target", server.target) == "0 findings in 1 session, 2 calls\n"

@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTO_VENV := build/proto-venv
 PROTOS := $(wildcard proto/radixloop/v1/*.proto)
-# A first install takes minutes: a person sees pip's progress, a log only what goes wrong.
-QUIET := $(shell test -t 2 || echo -q)
+# A first install takes minutes: a person then sees pip's progress, a log only what goes wrong.
+QUIET := $(shell test -t 2 -a ! -e $(STAMP) || echo -q)
 
 .PHONY: help env demo test test-fast test-nightly lint format proto clean
 

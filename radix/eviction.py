@@ -45,6 +45,7 @@ def agent(tail: Mark) -> Key:
     return (not tail.superseded, tail.last_used)
 
 
+DEFAULT_POLICY = "agent"
 POLICIES: dict[str, Policy] = {"lru": lru, "lfu": lfu, "slru": slru, "priority": priority, "agent": agent}
 
 

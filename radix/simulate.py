@@ -15,6 +15,7 @@ import numpy as np
 
 from radix.belady import Gaps, belady, find_gaps
 from radix.errors import InvalidArgument, OutOfBlocks
+from radix.eviction import DEFAULT_POLICY
 from radix.namespace import Namespace
 from radix.path_tree import PathTree
 from radix.session_branches import LeftBranch, SessionBranches
@@ -112,7 +113,7 @@ def simulate(
     *,
     best: Ideal,
     block_size: int,
-    policy: str = "lru",
+    policy: str = DEFAULT_POLICY,
     live: int | None = None,
     on_call: Callable[[int], None] | None = None,
 ) -> Run:

@@ -36,7 +36,7 @@ def simulate(
     ] = ["inf"],  # noqa: B006
     policy: Annotated[
         list[str], typer.Option(metavar="NAME,...", help="Eviction policies, one run each; 'all' runs every one.")
-    ] = ["lru"],  # noqa: B006
+    ] = ["agent"],  # noqa: B006
     live: Annotated[
         list[str],
         typer.Option(

@@ -16,7 +16,7 @@ from radix.availability import obtainable_blocks
 from radix.block_events import BlockEvent, BlockEventLog, BlockStored
 from radix.cursor import Cursor
 from radix.errors import InvalidArgument, OutOfBlocks, SequenceClosed
-from radix.eviction import policy_named
+from radix.eviction import DEFAULT_POLICY, policy_named
 from radix.info import Copy, NodeInfo, StoreStats, node_info
 from radix.invariants import check_store
 from radix.leaf_queues import LeafQueues
@@ -57,7 +57,7 @@ class PrefixStore:
         self,
         num_blocks: int,
         block_size: int,
-        eviction: str = "lru",
+        eviction: str = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
         *,
         track_changes: bool = False,

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from radix.eviction import POLICIES
+from radix.eviction import DEFAULT_POLICY, POLICIES
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
@@ -75,7 +75,7 @@ class ServeConfig(BaseModel):
     block_size: int = Field(default=16, ge=1, le=1024)
     num_blocks: int | None = Field(default=None, ge=2, le=2**31 - 1)
     kv_memory: Size | None = Field(default=None, ge=1)
-    eviction: str = "lru"
+    eviction: str = DEFAULT_POLICY
     leasable_share: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
     quota: tuple[str, ...] | None = None
     tool_holds: Literal["on", "off"] = "on"

@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 
 from radix import PrefixStore, Verdict
+from radix.eviction import DEFAULT_POLICY
 from runtime.admission import AdmissionGate
 from runtime.batch import BatchItem
 from runtime.choice_output import ChoiceOutput
@@ -57,7 +58,7 @@ class EngineConfig:
     max_batch_tokens: int = 512
     max_running: int = 32
     max_queue: int = 256
-    eviction: str = "lru"
+    eviction: str = DEFAULT_POLICY
     leasable_share: float = 0.5
     record_events: bool = False
     explain_across_namespaces: bool = True

@@ -60,7 +60,7 @@ def test_each_trace_and_policy_has_its_runs(write_trace: Write) -> None:
     traces = [str(write_trace(*MOON, name=name)) for name in ("a.jsonl", "b.jsonl")]
     runs = json.loads(radix("simulate", *traces, "--policy", "all", "--json", "-").stdout)["runs"]
     assert {run["trace"] for run in runs} == set(traces)
-    assert {run["policy"] for run in runs} >= {"lru"}
+    assert {run["policy"] for run in runs} >= {"lru", "agent"}
 
 
 def test_token_traces_run_in_blocks_of_the_given_size(write_trace: Write) -> None:

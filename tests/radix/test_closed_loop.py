@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from radix.cli import app
 from radix.closed_loop import interleave
 from radix.errors import InvalidArgument
 from radix.session_branches import SessionBranches
 from radix.simulate import ideal, simulate
-from radix.traces import Call, Trace, read_trace
+from radix.traces import Call, Trace, TraceError, read_trace
 
 NOTHING = np.empty(0, dtype=np.int32)
 
@@ -122,3 +125,63 @@ def test_agent_does_not_lose_to_lru_on_real_sessions(live: int, real_trace: Call
             simulate(trace, capacity, best=best, block_size=trace.unit, policy=name) for name in ("lru", "agent")
         )
         assert lru.cached_tokens <= agent.cached_tokens <= agent.belady_cached_tokens <= best.cached_tokens
+
+
+def write_sessions(folder: Path) -> str:
+    """Two sessions that take turns, each with a history of two blocks."""
+    lines = [
+        {
+            "block_size": 64,
+            "hash_id_scope": "local",
+            "requests": [{"t": float(2 * i + s), "in": 129, "hash_ids": [1, 2], "api_time": 0.5} for i in range(3)],
+        }
+        for s in (0, 1)
+    ]
+    file = folder / "trace.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return str(file)
+
+
+def test_the_command_runs_each_number_of_live_sessions(tmp_path: Path) -> None:
+    options = ["--live", "1,2", "--capacity-tokens", "128,256", "--policy", "lru,agent", "--json", "-"]
+    done = CliRunner().invoke(app, ["simulate", write_sessions(tmp_path), *options])
+    assert done.exit_code == 0, done.output
+    runs = json.loads(done.stdout)["runs"]
+    cells = {(run["live"], run["capacity_tokens"], run["policy"]): run for run in runs}
+    assert len(cells) == len(runs) == 8
+    # One after another they fit; side by side only the larger cache holds both.
+    assert cells[1, 128, "lru"]["cached_tokens"] == cells[2, 256, "lru"]["cached_tokens"] == 4 * 128
+    assert cells[2, 128, "lru"]["cached_tokens"] == 0
+    assert {run["ideal_cached_tokens"] for run in runs} == {4 * 128}
+    assert all(run["cached_tokens"] <= run["belady_cached_tokens"] <= run["ideal_cached_tokens"] for run in runs)
+
+
+def test_the_table_sets_each_policy_against_lru(tmp_path: Path) -> None:
+    options = ["--live", "2", "--capacity-tokens", "256", "--policy", "lru,agent"]
+    done = CliRunner().invoke(app, ["simulate", write_sessions(tmp_path), *options], env={"COLUMNS": "120"})
+    assert done.exit_code == 0, done.output
+    for text in ("live", "over lru", "belady", "+0.000"):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize("live", ["0", "two", "-1"])
+def test_a_number_of_live_sessions_that_is_none_is_refused(live: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["simulate", write_sessions(tmp_path), "--live", live], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert f"'{live}' is no number of sessions from 1" in done.output
+
+
+def test_a_trace_without_sessions_cannot_be_live(tmp_path: Path) -> None:
+    file = tmp_path / "moon.jsonl"
+    file.write_text(json.dumps({"timestamp": 0, "input_length": 512, "hash_ids": [1]}) + "\n", encoding="utf-8")
+    done = CliRunner().invoke(app, ["simulate", str(file), "--live", "2"], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "does not tell the session and time of call 1" in done.output
+
+
+def test_a_time_that_is_none_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    line = {"block_size": 64, "requests": [{"t": "noon", "in": 64, "hash_ids": [1]}]}
+    file.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    with pytest.raises(TraceError, match=r'requests\[0\]\.t is "noon": it must be a number of seconds from 0'):
+        read_trace(file)

@@ -47,9 +47,12 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(served: list[Se
 
 def test_the_file_may_be_named_by_the_environment(served: list[ServeConfig], tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
-    file.write_text("model: here\nredis: off\nmetrics_port: off\nlog_json: true\n")
+    file.write_text(
+        "model: here\nredis: off\nmetrics_port: off\nkv-events: off\nkv-events-replay: off\nlog_json: true\n"
+    )
     result = run(env={"RADIX_RUNTIME_CONFIG": str(file)})
     assert result.exit_code == 0, result.output
+    assert (served[0].kv_events, served[0].kv_events_replay) == ("off", "off")
     assert (served[0].model, served[0].redis, served[0].metrics_port, served[0].log_json) == ("here", "off", None, True)
 
 
@@ -69,6 +72,11 @@ def test_the_file_may_be_named_by_the_environment(served: list[ServeConfig], tmp
         (["--runtime-id", "a b"], {}, ["--runtime-id", "a b", "letters"]),
         (["--drain-seconds", "nan"], {}, ["--drain-seconds", "nan"]),
         (["--session-idle-seconds", "0"], {}, ["--session-idle-seconds", "above 0"]),
+        (["--kv-events", "nats"], {}, ["--kv-events", "nats", "zmq"]),
+        (["--kv-events-endpoint", "5557"], {}, ["--kv-events-endpoint", "'5557'", "tcp://"]),
+        (["--kv-events-endpoint", "off"], {}, ["--kv-events-endpoint", "'off'", "tcp://"]),
+        (["--kv-events-replay", "no"], {}, ["--kv-events-replay", "'no'", "tcp://", "off"]),
+        (["--kv-events-format", "json"], {}, ["--kv-events-format", "json", "array"]),
         (["--log-level", "loud"], {}, ["--log-level", "loud", "debug"]),
         (["--model", ""], {}, ["--model", "empty"]),
         (["--prot", "1"], {}, ["--prot", "--port"]),

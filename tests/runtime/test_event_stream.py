@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -161,6 +162,25 @@ def test_an_idle_stream_shows_signs_of_life(server: Server, loaded: LoadedModel)
     while index.heartbeats < 3:
         index.apply(next(stream))
     stream.cancel()
+
+
+def test_a_watcher_that_never_reads_holds_up_nobody(server: Server, loaded: LoadedModel) -> None:
+    deaf = [watching(server) for _ in range(3)]
+    index = StreamIndex(loaded.info.fingerprint)
+    stream = watching(server)
+    for seed in range(3):
+        traffic(server, seed)
+        server.cache.Flush(cache_pb2.FlushRequest())
+        follow(server, index, stream)
+    assert index.snapshots == 1
+    hub = server.runtime._events
+    assert hub is not None
+    for one in (*deaf, stream):
+        one.cancel()
+    deadline = time.monotonic() + WAIT_S
+    while hub._wakers and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert hub._wakers == [], "a watcher that left is still woken"
 
 
 def test_the_caller_is_answered_at_once(server: Server) -> None:

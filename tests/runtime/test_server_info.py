@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -93,13 +94,23 @@ def test_tokens_become_text(url: str) -> None:
         b'{"tokens": [1.5]}',
         b'{"tokens": ["1"]}',
         b"[" * 100_000,
-        b" " * (MAX_BODY_BYTES + 1),
     ],
 )
 def test_what_is_no_list_of_tokens_is_refused(url: str, body: bytes) -> None:
     status, told = post(url, body)
     assert status == 400
     assert told["error"]
+
+
+def test_a_body_that_is_too_large_is_not_read(url: str) -> None:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection.putrequest("POST", "/detokenize")
+    connection.putheader("Content-Length", str(MAX_BODY_BYTES + 1))
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert answer.status == 400
+    assert str(MAX_BODY_BYTES) in json.load(answer)["error"]
+    connection.close()
 
 
 def test_the_metrics_are_still_there(url: str) -> None:

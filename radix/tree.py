@@ -203,6 +203,7 @@ class RadixTree:
         if child.is_leaf:
             self.queues.push(child)
         self._observer.split(node, child)
+        self._merge_if_due(child)
 
     # Using and leaving
 
@@ -250,6 +251,9 @@ class RadixTree:
         while node.parent is not None and node.start >= length:
             node = node.parent
         self.move(cursor, node, length)
+        if node.is_leaf and not node.ticket:
+            # It was read to its end, where there is something to trim from now on.
+            self.queues.push(node)
 
     def leave(self, cursor: Cursor) -> None:
         """Take a cursor off the tree."""

@@ -292,3 +292,19 @@ def test_a_node_merges_with_its_only_child_when_the_reader_between_them_leaves()
     store.close(reader)
     assert store.stats().nodes == 1
     store.check()
+
+
+def test_the_lower_half_of_a_node_that_waited_to_merge_does_so_when_it_is_split() -> None:
+    store = PrefixStore(8, 16)
+    for path in ([1, 1, 1, 2], [1, 1, 1, 3], [1, 1, 1, 5]):
+        seq = store.open(path)
+        store.reserve(seq, len(path) - seq.length)
+        store.commit(seq, path[seq.length :])
+        store.close(seq)
+    reader = store.open([1, 1, 9])
+    store.evict(1)
+    store.reserve(reader, 1)
+    store.commit(reader, [9])
+    store.check()
+    assert store.stats().nodes == 3
+    store.close(reader)

@@ -110,6 +110,8 @@ def _reuse(view: RuntimeView) -> Iterator[str]:
     else:
         yield "no prompt yet"
     yield f"{int(view.number('evicted_tokens')):,} evicted"
+    if leases := int(view.number("leases")):
+        yield f"{leases:,} {'lease' if leases == 1 else 'leases'} on {int(view.number('leased_tokens')):,} tokens"
     yield f"{int(view.number('running'))} running"
     yield f"{int(view.number('waiting'))} waiting"
     yield f"{view.sessions} {'session' if view.sessions == 1 else 'sessions'}"

@@ -59,8 +59,13 @@ class Branches:
 
     def _shared_with_forks(self, session: Session, tokens: Tokens) -> int:
         """How much of `tokens` the sessions hold that were forked from this one or that it was forked from."""
-        relatives = (other for other in self._sessions if other.family == session.family and other is not session)
-        return max((common_prefix(other.tokens, tokens) for other in relatives), default=0)
+        most = 0
+        for other in self._sessions:
+            if other.family is session.family and other is not session:
+                most = max(most, common_prefix(other.tokens, tokens))
+                if most == len(tokens):
+                    break
+        return most
 
 
 def _log_surprise(future: Future[int]) -> None:

@@ -79,8 +79,8 @@ def _read_file(ctx: typer.Context, path: Path | None) -> Path | None:
         if name not in ServeConfig.model_fields:
             known = ", ".join(sorted(ServeConfig.model_fields))
             raise typer.BadParameter(f"{path}: unknown setting {key!r}; known are {known}")
-        if name == "quota" and isinstance(value, list):
-            settings[name] = [str(quota) for quota in value]
+        if name == "quota" and isinstance(value, str | list):
+            settings[name] = [value] if isinstance(value, str) else [str(quota) for quota in value]
             continue
         if not isinstance(value, str | int | float | None):
             raise typer.BadParameter(f"{path}: {key} must be a single value, not {type(value).__name__}")

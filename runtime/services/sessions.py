@@ -49,6 +49,8 @@ class SessionsService(sessions_pb2_grpc.SessionsServicer):
             with self._shared.sessions.turn(request.session_id) as session:
                 before = session.tokens
                 session.cut(session.place_to_cut(**{kept: getattr(request, kept)}))
+                # What was held for a tool is not what the next turn will go on from.
+                self._shared.holds.forget(session_holder(session))
                 marked = await asyncio.wrap_future(self._shared.branches.session_cut(session, before))
                 return sessions_pb2.TruncateSessionResponse(
                     tokens=len(session), messages=len(session.messages), superseded_tokens=marked

@@ -20,6 +20,7 @@ from tests.runtime.test_services import (
     open_session,
     prompt_of,
     refused,
+    request,
     serving,
 )
 
@@ -310,6 +311,28 @@ def test_a_session_that_waits_for_a_tool_is_held_until_its_next_turn(server: Ser
     server.idle()
     assert leases(server).leased_tokens == 0
     assert server.stats().tool_holds_total >= 2
+
+
+def test_a_session_that_is_cut_or_forgotten_is_held_no_longer(server: Server) -> None:
+    session = open_session(server)
+    generate(server, prompt_of(50, seed=141), 5, session_id=session)
+    hold(server, session, "grep")
+    truncate(server, session, tokens=30)
+    assert leases(server).leased_tokens == 0
+    assert hold(server, session, "grep").tokens == 30
+    server.sessions.Close(sessions_pb2.CloseSessionRequest(session_id=session))
+    assert leases(server).leased_tokens == 0
+
+
+def test_a_turn_that_fails_ends_the_hold_all_the_same(server: Server) -> None:
+    session = open_session(server)
+    generate(server, prompt_of(50, seed=142), 5, session_id=session)
+    hold(server, session, "grep")
+    call = server.inference.Generate(request(ids_prompt(9, 10), 3000, session_id=session))
+    next(call)
+    call.cancel()
+    server.idle()
+    assert leases(server).leased_tokens == 0
 
 
 @pytest.mark.parametrize("by", ["session", "conversation"])

@@ -32,6 +32,7 @@ def run(target: str, as_json: bool) -> int:
 def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
     """Label and value of everything worth a line."""
     pool_bytes = stats.total_blocks * stats.block_size * model.kv_bytes_per_token
+    leased = f"{count(stats.leased_tokens)} of {count(stats.leasable_tokens)}"
     now = f"{stats.running_requests} running, {stats.waiting_requests} waiting"
     return [
         ("model", f"{model.model} ({model.architecture}, context {count(model.context_length)})"),
@@ -58,7 +59,9 @@ def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
         ("  unused slots", count(stats.unused_slots)),
         ("tree", f"{count(stats.cached_tokens)} tokens in {count(stats.nodes)} nodes, {stats.max_depth} deep"),
         ("namespaces", count(stats.namespaces)),
-        ("evicted tokens", count(stats.evicted_tokens_total)),
+        ("evicted tokens", f"{count(stats.evicted_tokens_total)} (policy {stats.eviction or 'unknown'})"),
+        ("leases", f"{count(stats.leases)} on {leased} leasable tokens, {count(stats.lease_refusals_total)} refused"),
+        ("tool holds", f"{count(stats.tool_holds_total)}, {count(stats.tool_holds_refused_total)} refused"),
         ("copied tokens", count(stats.copied_tokens_total)),
         ("preemptions", count(stats.preemptions_total)),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -117,7 +118,7 @@ class Driver:
         try:
             prompt = await self._prompt(session, call, state)
             record.started_s = self._now()
-            async with self._stream(prompt, state) as stream:
+            async with self._stream(prompt, state, session) as stream:
                 await self._measure(record, stream)
                 state.history.append((await stream.result()).as_message())
         except RadixloopError as error:
@@ -151,7 +152,7 @@ class Driver:
         state.server = await self._client.session(salt=self._salt)
         return prompt
 
-    def _stream(self, prompt: Prompt, state: _State) -> AsyncGenerationStream:
+    def _stream(self, prompt: Prompt, state: _State, session: Session) -> AsyncGenerationStream:
         options: GenerateOptions = {
             "max_tokens": self._options.output_tokens,
             "ignore_eos": self._options.ignore_eos,
@@ -161,6 +162,8 @@ class Driver:
         if state.server is not None:
             return state.server.stream(prompt, **options)
         options["salt"] = self._salt
+        # The runtime takes short printable names; ids of traces may be anything.
+        options["conversation"] = hashlib.sha1(session.id.encode(), usedforsecurity=False).hexdigest()
         return self._client.stream(prompt, **options)
 
     async def _measure(self, record: CallRecord, stream: AsyncGenerationStream) -> None:

@@ -55,6 +55,17 @@ def of(toy: ToyRuntime, name: str) -> list[Seen]:
     return [seen for seen in toy.seen if f"<user>{name}0".encode() in seen.prompt]
 
 
+async def test_a_session_is_one_conversation_unless_the_runtime_keeps_it(toy: ToyRuntime) -> None:
+    await replay(toy, conversation("a"), conversation("b" * 200))
+    names = {name: {seen.request.conversation for seen in of(toy, name)} for name in ("a", "b" * 200)}
+    assert [len(found) for found in names.values()] == [1, 1]
+    assert names["a"] != names["b" * 200]
+    assert all(0 < len(name) <= 128 for found in names.values() for name in found)
+    toy.seen.clear()
+    await replay(toy, conversation("a"), server_sessions=True)
+    assert not any(seen.request.HasField("conversation") for seen in toy.seen)
+
+
 async def test_misses_are_told_by_cause_where_the_runtime_does(toy: ToyRuntime) -> None:
     report = await replay(toy, conversation("a"), conversation("b"), runs=("no_cache", "cached"), flush=True)
     base, cached = report["runs"]

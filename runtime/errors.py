@@ -45,7 +45,7 @@ class TooMany(RuntimeServiceError):
     """As many of something exist as the runtime keeps."""
 
     def __init__(self, things: str, limit: int, remedy: str) -> None:
-        super().__init__(f"there are {limit} {things}, which is the limit: {remedy}")
+        super().__init__(f"{limit} is the limit of {things}, and it is reached: {remedy}")
         self.limit = limit
 
 

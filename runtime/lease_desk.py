@@ -14,9 +14,10 @@ from runtime.errors import TooMany
 
 EngineCall: TypeAlias = Callable[[Callable[[PrefixStore], Any]], "Future[Any]"]
 
-# The store's cap is in tokens, and leases on one prefix count its tokens once: without a cap on their number a caller
-# could fill the memory with them.
+# The store's cap is in tokens, and leases on one prefix count its tokens once: without caps on their number and on what
+# they remember together a caller could fill the memory with them.
 MAX_LEASES = 4096
+POOLS_REMEMBERED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,10 @@ class LeaseDesk:
         if len(retention.leases) >= self._limit:
             self.refused += 1
             raise TooMany("leases", self._limit, "release some or wait for them to end")
+        most = POOLS_REMEMBERED * store.num_blocks * store.block_size
+        if sum(len(lease.tokens) for lease in retention.leases) + len(tokens) > most:
+            self.refused += 1
+            raise TooMany("tokens that leases may name, each lease counted by itself", most, "release some leases")
         try:
             lease, covered = retention.lease(tokens, namespace, ttl=ttl_s, priority=priority, label=label)
         except LeaseRefused:

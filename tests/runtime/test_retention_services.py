@@ -404,7 +404,7 @@ def test_the_number_of_quotas_is_bounded(tiny: LoadedModel) -> None:
         more = cache_pb2.SetQuotaRequest(namespace=common_pb2.Namespace(salt="more"), share=0.5)
         error = refused(lambda: small.cache.SetQuota(more))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "256 quotas" in error.details()
+        assert "256 is the limit of quotas" in error.details()
         small.cache.SetQuota(cache_pb2.SetQuotaRequest(namespace=common_pb2.Namespace(salt="7"), share=0.25))
 
 

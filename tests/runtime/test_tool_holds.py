@@ -158,7 +158,7 @@ def test_holds_and_leases_are_bounded_in_number() -> None:
     tokens = desk.cache(0)
     for name in "abc":
         holds.begin(name, tokens, SPACE, ["x"]).result()
-    with pytest.raises(TooMany, match="3 leases"):
+    with pytest.raises(TooMany, match="3 is the limit of leases"):
         holds.begin("d", tokens, SPACE, ["x"]).result()
     few = ToolHolds(desk.call, LeaseDesk(desk.call), ToolPauses(), limit=2)
     for name in "efg":
@@ -193,3 +193,16 @@ def test_a_hold_ends_by_itself_within_an_hour() -> None:
     holds.pauses.record("days", 1e6)
     lease, _ = holds.begin("s", desk.cache(0), SPACE, ["days"]).result()
     assert LONGEST_HOLD_S - 1 <= lease.ttl_s <= LONGEST_HOLD_S
+
+
+def test_what_leases_remember_together_is_bounded() -> None:
+    desk = Desk()
+    leases = LeaseDesk(desk.call)
+    tokens = desk.cache(0, 30)
+    # The pool has 64 tokens, and 16 times as many may be named.
+    for _ in range(16 * 64 // 30):
+        leases.lease(tokens, SPACE, ttl_s=60, priority=1, label="").result()
+    with pytest.raises(TooMany, match="1024"):
+        leases.lease(tokens, SPACE, ttl_s=60, priority=1, label="").result()
+    assert leases.refused == 1
+    assert desk.leased == 30

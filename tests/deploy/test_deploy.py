@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from runtime.config import ServeConfig, build_config
 from runtime.engine import Engine, EngineConfig
+from runtime.keeping import KeepingBooks
 from runtime.loaded_model import LoadedModel
 from runtime.loader import load_model
 from runtime.metrics import RuntimeMetrics
@@ -51,7 +52,10 @@ def sample_names(tiny_model: Path) -> set[str]:
     engine.start()
     try:
         status = PublisherStatus(True, 0.0, 0, 0, 0, "")
-        metrics = RuntimeMetrics(engine, loaded.info, sessions=lambda: 0, publisher=lambda: status)
+        books = KeepingBooks(0, 0, 0, 0, 0)
+        metrics = RuntimeMetrics(
+            engine, loaded.info, sessions=lambda: 0, keeping=lambda: books, publisher=lambda: status
+        )
         return {sample.name for family in metrics.registry.collect() for sample in family.samples}
     finally:
         engine.shutdown(0)
@@ -94,6 +98,7 @@ def test_the_dashboard_shows_the_metrics_that_matter() -> None:
         "radixloop_pool_unused_slots",
         "radixloop_pool_blocks",
         "radixloop_evicted_tokens_total",
+        "radixloop_missed_tokens_total",
     ):
         assert name in shown
 

@@ -40,10 +40,11 @@ def _stuck(pool: BlockPool, tree: RadixTree, readers: list[Cursor]) -> int:
     for cursor in readers:
         node = cursor.node
         while node is not None and node.parent is not None:
-            known = node in live_children
             live_children.setdefault(node, set())
+            # From a parent that is known the rest of the way was walked before.
+            walked = node.parent in live_children
             live_children.setdefault(node.parent, set()).add(node)
-            if known:
+            if walked:
                 break
             node = node.parent
     for node, children in live_children.items():

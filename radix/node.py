@@ -62,4 +62,4 @@ class Node:
     def read_into_end(self, block_size: int) -> bool:
         """Whether an open sequence reads the last block, where it is one that the children's runs touch too."""
         begins = self.end // block_size * block_size
-        return self.end > begins and self.read_to() > begins
+        return self.end > begins and any(user.length > begins for user in self.users)

@@ -70,6 +70,8 @@ async def watch(
                 for message in snapshot_messages(hub.incarnation, snapshot, medium):
                     yield message
                 at = snapshot.sequence + 1
+            # Asked first: the end may come between the two, and its batch must still be told.
+            ended = hub.closed
             try:
                 batches = hub.batches(at, _BATCHES_AT_A_TIME)
             except HistoryGone:
@@ -80,7 +82,7 @@ async def watch(
                 at = batch.sequence + 1
             if batches:
                 continue
-            if hub.closed:
+            if ended:
                 raise ShuttingDown("the runtime has stopped: its cache is gone")
             try:
                 await asyncio.wait_for(news.wait(), heartbeat_s)

@@ -27,7 +27,7 @@ def run(target: str, as_json: bool, limit: int | None) -> int:
                 print(json.dumps(as_dict(batch)), flush=True)
             else:
                 for line in lines(batch):
-                    console.print(line)
+                    console.print(line, soft_wrap=True)
             seen += 1
             if seen == limit:
                 break
@@ -84,12 +84,16 @@ def _line(event: BlocksStored | BlocksRemoved | BlocksCleared) -> Text:
     where = Text("".join(f"  {name}" for name in named), style="dim")
     if isinstance(event, BlocksRemoved):
         return Text(f"removed {blocks}", style="red") + Text(f"  {_run(event.block_hashes)}") + where
-    after = "at the beginning" if event.parent_hash is None else f"after {_hex(event.parent_hash)}"
+    after = "at the beginning" if event.parent_hash is None else f"after {_short(event.parent_hash)}"
     return Text(f"stored  {blocks}", style="green") + Text(f"  {_run(event.block_hashes)}  {after}") + where
 
 
 def _run(hashes: tuple[int, ...]) -> str:
-    return _hex(hashes[0]) if len(hashes) == 1 else f"{_hex(hashes[0])}…{_hex(hashes[-1])}"
+    return _short(hashes[0]) if len(hashes) == 1 else f"{_short(hashes[0])}…{_short(hashes[-1])}"
+
+
+def _short(block_hash: int) -> str:
+    return _hex(block_hash)[:8]
 
 
 def _hex(block_hash: int) -> str:

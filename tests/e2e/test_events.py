@@ -145,7 +145,7 @@ def test_the_command_prints_what_is_cached(client: RadixClient, server: RunningS
     )
     if not as_json:
         assert "stored  4 blocks" in done.stdout
-        assert f"salt '{salt_of(client)}'" in done.stdout.replace("\n", "")
+        assert f"salt '{salt_of(client)}'" in done.stdout
         return
     batch = json.loads(done.stdout)
     assert batch["starts_over"]

@@ -37,7 +37,7 @@ def _in_session(session: Session) -> Iterator[Finding]:
             continue
         now = [wire(message) for message in call.prompt]
         if wires:
-            shared, nearest = max((_shared(now, before), i) for i, before in enumerate(wires))
+            shared, nearest = _nearest(now, wires)
             parted = _parting(session.id, number, known[nearest], call.prompt, shared)
             if parted is not None:
                 yield parted
@@ -50,6 +50,17 @@ def _in_session(session: Session) -> Iterator[Finding]:
         history = [*call.prompt, *([] if call.reply is None else [call.reply])]
         known.append(history)
         wires.append([*now, *(wire(message) for message in history[len(now) :])])
+
+
+def _nearest(now: Sequence[bytes], earlier: Sequence[Sequence[bytes]]) -> tuple[int, int]:
+    """How many leading messages the most alike of the earlier calls shares, and which one that is."""
+    best = -1, 0
+    for rank in reversed(range(len(earlier))):
+        best = max(best, (_shared(now, earlier[rank]), rank))
+        if best == (len(earlier[rank]), rank):
+            # It is extended; what came before it hardly says more.
+            break
+    return best
 
 
 def _shared(now: Sequence[bytes], before: Sequence[bytes]) -> int:

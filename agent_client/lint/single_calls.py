@@ -32,25 +32,49 @@ def _runs(session: Session) -> Iterator[list[tuple[int, str]]]:
     """Runs of at least two calls, as (call number, tool name)."""
     run: list[tuple[int, str]] = []
     results: list[str] = []
+    words = _Words()
     for number, call in enumerate(session.calls, 1):
-        single = None if call.reply is None or isinstance(call.prompt, str) else _single(call.reply)
-        if single is None or isinstance(call.prompt, str):
-            if len(run) > 1:
-                yield run
-            run, results = [], []
-            continue
+        messages = () if isinstance(call.prompt, str) else call.prompt
+        single = None if call.reply is None or not messages else _single(call.reply)
         if run:
-            results.append(content_of(call.prompt[-1]))
-            known = "\n".join(_words(message) for message in call.prompt[: -2 * len(run)])
-            same_tool = single[0] == run[-1][1]
-            together = call.prompt[-1]["role"] == "tool" and _needs_none(single[1], results, known, same_tool)
+            together = single is not None and messages[-1]["role"] == "tool"
+            if together and single is not None:
+                results.append(content_of(messages[-1]))
+                before = messages[: len(messages) - 2 * len(run)]
+                known = _Known(words, before)
+                together = _needs_none(single[1], results, known, same_tool=single[0] == run[-1][1])
             if not together:
                 if len(run) > 1:
                     yield run
                 run, results = [], []
-        run.append((number, single[0]))
+        if single is not None:
+            run.append((number, single[0]))
     if len(run) > 1:
         yield run
+
+
+class _Words:
+    """What messages say, each read once: calls share their messages as objects."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}
+
+    def of(self, message: ChatMessage) -> str:
+        if id(message) not in self._texts:
+            calls = message_to_proto(message, "message").tool_calls
+            self._texts[id(message)] = "\n".join([content_of(message), *(call.arguments for call in calls)])
+        return self._texts[id(message)]
+
+
+class _Known:
+    """What a history says."""
+
+    def __init__(self, words: _Words, messages: Sequence[ChatMessage]) -> None:
+        self._words = words
+        self._messages = messages
+
+    def __contains__(self, value: str) -> bool:
+        return any(value in self._words.of(message) for message in self._messages)
 
 
 def _single(reply: ChatMessage) -> tuple[str, Any] | None:
@@ -64,7 +88,7 @@ def _single(reply: ChatMessage) -> tuple[str, Any] | None:
         return None
 
 
-def _needs_none(arguments: Any, results: Sequence[str], known: str, same_tool: bool) -> bool:
+def _needs_none(arguments: Any, results: Sequence[str], known: _Known, *, same_tool: bool) -> bool:
     """Whether each value was known before the run.
 
     It stands in the history then. Where the tool is the one of the call before, it may also be the model's own idea, as
@@ -87,8 +111,3 @@ def _values(arguments: Any) -> Iterator[str]:
             yield from _values(value)
     elif arguments is not None and not isinstance(arguments, bool):
         yield str(arguments)
-
-
-def _words(message: ChatMessage) -> str:
-    calls = message_to_proto(message, "message").tool_calls
-    return "\n".join([content_of(message), *(call.arguments for call in calls)])

@@ -10,7 +10,7 @@ import pytest
 from radixloop.v1 import cache_pb2, common_pb2, sessions_pb2
 
 from runtime.loaded_model import LoadedModel
-from tests.runtime.test_services import BLOCKS, Server, generate, ids_prompt, open_session, serving
+from tests.runtime.test_services import BLOCKS, Answer, Server, generate, ids_prompt, open_session, serving
 
 WORKERS = 4
 ROUNDS = 40
@@ -49,20 +49,31 @@ def _worker(server: Server, rng: random.Random) -> int:
             if what == 1 and sessions:
                 _disturb(server, rng, rng.choice(sessions))
             elif what == 2 and sessions:
-                generate(server, ids_prompt(9, 10), 3, session_id=rng.choice(sessions))
+                _check(generate(server, ids_prompt(9, 10), 3, session_id=rng.choice(sessions)))
                 done += 1
             elif what == 3:
                 lease = cache_pb2.LeaseRequest(prompt=prompt, namespace=space, ttl_s=rng.choice([0.01, 60]))
                 server.cache.Lease(lease)
             else:
                 more = {"public_tokens": rng.choice([0, 100])} if rng.random() < 0.5 else {"conversation": "c"}
-                generate(server, prompt, rng.choice([1, 5]), namespace=space, **more)
+                _check(generate(server, prompt, rng.choice([1, 5]), namespace=space, **more))
                 done += 1
         except grpc.RpcError as error:
             # What is asked to be kept may be refused, and a session may have nothing yet; a request may not.
             if what not in (1, 3) or error.code() not in REFUSALS:
                 raise
     return done
+
+
+def _check(answer: Answer) -> None:
+    """The verdict covers every prompt token once, and its cached tokens are those that were used."""
+    spans, usage = answer.started.verdict.spans, answer.started.usage
+    ends = [0, *(span.end for span in spans)]
+    assert [span.start for span in spans] == ends[:-1]
+    assert ends[-1] == usage.prompt_tokens
+    cached = sum(span.end - span.start for span in spans if span.cause == common_pb2.CAUSE_CACHED)
+    # Alone in a full pool a request gives up the part of a block that it would have to copy.
+    assert cached - 16 < usage.cached_tokens <= cached
 
 
 def _disturb(server: Server, rng: random.Random, session: str) -> None:

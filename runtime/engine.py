@@ -158,6 +158,7 @@ class Engine:
             raise
         request = Request(job, max_tokens, on_events)
         if not self._post(lambda: self._take_in(request)):
+            self._gate.admitted()
             raise ShuttingDown(_STOPPED)
         return Handle(request, self._wake_up)
 

@@ -51,7 +51,7 @@ class PromptEncoder:
         """Token ids of a prompt that starts anew. Raises InvalidRequest or TemplateRefused."""
         form = _form(prompt)
         if form == "token_ids":
-            return EncodedPrompt(token_array("prompt.token_ids", prompt.token_ids, self._info.vocab_size))
+            return EncodedPrompt(self._token_ids(prompt.token_ids))
         if form == "text":
             return EncodedPrompt(await self._encode_text(prompt.text, add_special_tokens))
         chat = self._chat(prompt.chat)
@@ -132,6 +132,13 @@ class PromptEncoder:
     def decode_head(self, head: Tokens) -> str:
         """Text of a short run of tokens, special tokens kept; blocks the calling thread."""
         return str(self._tokenizer.decode(head)) if len(head) else ""
+
+    def _token_ids(self, ids: common_pb2.TokenIds) -> Tokens:
+        given, most = max(len(ids.ids), len(ids.le_int32) // 4), self._info.context_length
+        if given > most:
+            # Before they are converted: a message has room for so many that this would hold up everybody's calls.
+            raise InvalidRequest("prompt.token_ids", f"{given} ids", f"at most {most}: the context ends there")
+        return token_array("prompt.token_ids", ids, self._info.vocab_size)
 
     async def _encode_text(self, text: str, add_special_tokens: bool) -> Tokens:
         size = len(text.encode())

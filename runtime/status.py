@@ -28,6 +28,8 @@ from runtime.sessions import SessionBusy, SessionExists, SessionLimit, SessionRe
 log = logging.getLogger(__name__)
 
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
+# A status travels in a header, where a character may take 12 bytes and clients refuse more than 8 KiB in all.
+_MESSAGE_CHARS = 512
 
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
@@ -72,4 +74,6 @@ async def answering(context: grpc.aio.ServicerContext[Any, Any], call: str) -> A
         code, message, trailing = status_of(error)
         if code is grpc.StatusCode.INTERNAL:
             log.exception("%s failed", call)
+        if len(message) > _MESSAGE_CHARS:
+            message = f"{message[:_MESSAGE_CHARS]}…"
         await context.abort(code, message, trailing)

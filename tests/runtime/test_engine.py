@@ -357,6 +357,7 @@ def test_a_request_between_the_door_and_the_end_is_refused(tiny: LoadedModel, mo
     monkeypatch.setattr(harness.engine._gate, "admit", admit_and_stop)
     with pytest.raises(ShuttingDown):
         harness.submit(prompt(20), max_tokens=4)
+    assert harness.engine._gate._queued == 0
     with pytest.raises(ShuttingDown):
         harness.engine.call(lambda store: store.stats()).result(60)
 

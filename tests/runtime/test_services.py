@@ -376,6 +376,10 @@ HOSTILE: dict[str, tuple[inference_pb2.GenerateRequest, str]] = {
     "10 MB of text": (request(common_pb2.Prompt(text="x" * 10_000_000)), f"at most {32 * CONTEXT} bytes"),
     "10 MB of chat": (request(chat_prompt(("user", "x" * 10_000_000))), f"at most {32 * CONTEXT} bytes"),
     "more messages than tokens": (request(chat_prompt(*[("user", "x")] * (CONTEXT + 1))), f"at most {CONTEXT}"),
+    "10 million ids": (
+        request(common_pb2.Prompt(token_ids=common_pb2.TokenIds(le_int32=b"\5\0\0\0" * 10_000_000))),
+        "prompt.token_ids is '10000000 ids'",
+    ),
     "prompt as long as the context": (request(prompt_of(CONTEXT, seed=0), 1), f"ends at {CONTEXT}"),
     "prompt and max_tokens beyond the context": (request(prompt_of(4000, seed=0), 97), "at most 96"),
     "max_tokens of 2^31 - 1": (request(ids_prompt(9), 2**31 - 1), "sampling.max_tokens is 2147483647"),
@@ -536,6 +540,10 @@ def test_session_ids(server: Server) -> None:
     assert refused(lambda: server.sessions.Fork(sessions_pb2.ForkSessionRequest(session_id="mine"))).code() is (
         grpc.StatusCode.NOT_FOUND
     )
+    # Quoted whole, it would make the status too large for the client.
+    long = refused(lambda: generate(server, ids_prompt(9), session_id="\U0001f334" * 20_000))
+    assert long.code() is grpc.StatusCode.NOT_FOUND
+    assert long.details().startswith("session_id '\U0001f334")
 
 
 # Cache

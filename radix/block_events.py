@@ -137,7 +137,10 @@ class BlockEventLog(TreeObserver):
         if not hashes or not gone:
             return
         self._events.append(BlockRemoved(self._namespace_of(node), tuple(reversed(hashes[-gone:]))))
-        self._put(node, self._hashes.pop(node)[:-gone])
+        # In place: a leaf may have thousands, and is trimmed one at a time.
+        del hashes[-gone:]
+        if not hashes:
+            del self._hashes[node]
 
     def removed(self, node: Node) -> None:
         self._hashes.pop(node, None)

@@ -354,7 +354,8 @@ def test_a_turn_that_calls_a_tool_is_held_without_being_asked(
 HOSTILE: dict[str, tuple[str, Any, str]] = {
     "negative public tokens": ("explain", {"prompt": ids_prompt(9), "public_tokens": -1}, "public_tokens is -1"),
     "nothing to explain": ("explain", {}, "prompt is 'unset'"),
-    "longer than the context": ("explain", {"prompt": prompt_of(CONTEXT + 1, seed=0)}, f"ends at {CONTEXT}"),
+    "longer than the context": ("explain", {"prompt": prompt_of(CONTEXT + 1, seed=0)}, f"at most {CONTEXT}"),
+    "text beyond the context": ("explain", {"prompt": text("x" * (CONTEXT + 1))}, f"ends at {CONTEXT}"),
     "lease without a time": ("lease", {"prompt": ids_prompt(9), "ttl_s": 0}, "ttl is 0"),
     "lease of NaN": ("lease", {"prompt": ids_prompt(9), "ttl_s": float("nan")}, "ttl is nan"),
     "lease for ever": ("lease", {"prompt": ids_prompt(9), "ttl_s": 1e300}, "at most 604800"),
@@ -362,7 +363,7 @@ HOSTILE: dict[str, tuple[str, Any, str]] = {
     "long label": ("lease", {"prompt": ids_prompt(9), "label": "x" * 1000}, "label is"),
     "lease of nothing": ("lease", {}, "prompt is 'unset'"),
     "lease of two things": ("lease", {"prompt": ids_prompt(9), "session_id": "x"}, "prompt is 'set'"),
-    "long lease": ("lease", {"prompt": prompt_of(CONTEXT + 1, seed=0)}, f"ends at {CONTEXT}"),
+    "long lease": ("lease", {"prompt": text("x" * (CONTEXT + 1))}, f"ends at {CONTEXT}"),
     "quota of nothing": ("quota", {"share": 0.0}, "share is 0.0"),
     "quota of NaN": ("quota", {"share": float("nan")}, "share is nan"),
     "quota of more than all": ("quota", {"share": 1.5}, "share is 1.5"),

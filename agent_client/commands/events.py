@@ -72,7 +72,7 @@ def lines(batch: EventBatch) -> list[Text]:
     sequence = "" if batch.position is None else str(batch.position.sequence)
     clock = datetime.fromtimestamp(batch.timestamp).strftime("%H:%M:%S")
     head = Text(f"{clock} {sequence:>6}  ", style="dim")
-    told = [head + Text(f"{len(batch.events)} runs are cached", style="bold")] if batch.starts_over else []
+    told = [head + Text("cached now:" if batch.events else "nothing is cached", style="bold")] * batch.starts_over
     return told + [head + _line(event) for event in batch.events]
 
 

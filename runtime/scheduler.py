@@ -148,8 +148,6 @@ class Scheduler:
                 postponed.append(run)
                 continue
             job = run.request.job
-            if run.request.admitted is None and not job.bypass_cache:
-                run.request.verdict = self.explain(job)
             seq = self._store.open(
                 run.tokens,
                 job.namespace,
@@ -167,6 +165,9 @@ class Scheduler:
                     break
                 plan.impossible.append((run, error))
                 continue
+            if run.request.admitted is None and not job.bypass_cache:
+                # While nothing of it is computed yet, and before it counts as running itself.
+                run.request.verdict = self.explain(job)
             run.seq = seq
             plan.copies += copies
             self.running.append(run)

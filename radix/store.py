@@ -338,6 +338,9 @@ class PrefixStore:
             self._evict(excess, seq.namespace)
         if self._pool.free < blocks:
             self._evict(blocks - self._pool.free, None)
+        if self._pool.free < blocks:
+            # The books promised more than there was: the request pays for it, and nobody else does.
+            raise OutOfBlocks(blocks, self._pool.free, self.num_blocks)
 
     def _evict(self, blocks: int, namespace: Namespace | None) -> int:
         before = self._pool.free

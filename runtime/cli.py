@@ -233,9 +233,12 @@ def serve(
         str,
         _option("max_batch_tokens", _WORK, "Tokens that one step computes; longer prompts run in chunks.", metavar="N"),
     ] = _default("max_batch_tokens"),
-    max_running: Annotated[str, _option("max_running", _WORK, "Sequences that run at a time.", metavar="N")] = _default(
-        "max_running"
-    ),
+    max_running: Annotated[
+        str,
+        _option(
+            "max_running", _WORK, "Sequences that run at a time; the choices of one request may pass it.", metavar="N"
+        ),
+    ] = _default("max_running"),
     max_queue: Annotated[
         str,
         _option(

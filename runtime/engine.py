@@ -275,9 +275,30 @@ class Engine:
                 self._fail(request, EngineFailed(f"the forward pass failed: {type(error).__name__}: {error}"))
             return
         self.counters.steps += 1
+        work, logits = self._without_bad_rows(work, logits)
         self._commit(work)
         rows = [run for run, n in work if run.uncomputed == 0]
         self._choose(rows, logits)
+
+    def _without_bad_rows(
+        self, work: list[tuple[Run, int]], logits: torch.Tensor
+    ) -> tuple[list[tuple[Run, int]], torch.Tensor]:
+        """Fail the requests whose logits are NaN or infinite before their KV is committed: nobody may hit on it."""
+        if not len(logits):
+            return work, logits
+        good = torch.isfinite(logits.amax(dim=1)).tolist()
+        if all(good):
+            return work, logits
+        with_logits = [run for run, n in work if self._wants_logits(run, n)]
+        for row, (run, fine) in enumerate(zip(with_logits, good, strict=True)):
+            if not fine:
+                self._fail(run.request, BadLogits((row,)))
+        keep = [row for row, run in enumerate(with_logits) if not run.request.ended]
+        return [(run, n) for run, n in work if not run.request.ended], logits[keep]
+
+    @staticmethod
+    def _wants_logits(run: Run, n: int) -> bool:
+        return run.uncomputed == n and not run.request.job.prefill_only
 
     def _count_runs(self) -> None:
         self.counters.running = len(self._scheduler.running)
@@ -289,8 +310,7 @@ class Engine:
         for run, n in work:
             assert run.seq is not None
             start = run.seq.length
-            wanted = run.uncomputed == n and not run.request.job.prefill_only
-            items.append(BatchItem(run.tokens[start : start + n], start, run.seq.table, wanted))
+            items.append(BatchItem(run.tokens[start : start + n], start, run.seq.table, self._wants_logits(run, n)))
         if plan.copies:
             self._runner.copy_blocks(plan.copies)
         return self._runner.forward(items)

@@ -381,3 +381,25 @@ def test_draining_ends_at_its_limit(tiny: LoadedModel) -> None:
     reply = harness.submit(prompt(30), max_tokens=4000)
     harness.engine.shutdown(0)
     assert isinstance(reply.wait().error, ShuttingDown)
+
+
+def test_kv_behind_bad_logits_is_not_published(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tiny) as harness:
+        runner = harness.engine._runner
+        forward = runner.forward
+
+        def half_broken(items: Any) -> Any:
+            logits = forward(items)
+            for row, item in enumerate(item for item in items if item.want_logits):
+                if item.tokens[-1] == 99:
+                    logits[row] = float("nan")
+            return logits
+
+        monkeypatch.setattr(runner, "forward", half_broken)
+        bad = harness.submit([*prompt(40), 99], max_tokens=4)
+        good = harness.submit([*prompt(40, 1), 98], max_tokens=4)
+        assert isinstance(bad.wait().error, EngineFailed)
+        assert len(good.tokens) == 4
+        assert harness.engine.call(lambda store: store.match([*prompt(40), 99], harness.namespace)).result(60) < 41
+        monkeypatch.setattr(runner, "forward", forward)
+        assert len(harness.run([*prompt(40), 99], max_tokens=4).tokens) == 4

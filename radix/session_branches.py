@@ -18,8 +18,9 @@ class LeftBranch:
 class SessionBranches:
     """The threads of one session: its main loop, and one for each subagent that it runs.
 
-    A call continues the thread whose last path it shares most of, if that is more than half of that path. What the
-    thread had beyond the shared part was rewritten: left. A call that continues no thread begins one.
+    A call continues the thread whose last path it shares most of, if that is more than three quarters of that path:
+    threads share a system prompt, which can be half of what a young one sent. What the thread had beyond the shared
+    part was rewritten: left. A call that continues no thread begins one.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class SessionBranches:
         """Note a call; return the branch that it leaves, if it does."""
         shared = [common_prefix(last, path) for last in self._threads]
         best = max(range(len(shared)), key=shared.__getitem__, default=None)
-        if best is None or 2 * shared[best] <= len(self._threads[best]):
+        if best is None or 4 * shared[best] <= 3 * len(self._threads[best]):
             self._threads.append(path)
             return None
         last, self._threads[best] = self._threads[best], path

@@ -117,14 +117,24 @@ def test_agent_forgets_the_branch_that_was_left_and_lru_does_not_know_it() -> No
     assert found["lru"].cached_tokens < found["agent"].cached_tokens
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("live", [None, 8, 16, 32, 64])
-def test_agent_does_not_lose_to_lru_on_real_sessions(live: int | None, real_trace: Callable[[str], Path]) -> None:
+GRID = (500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
+
+
+@pytest.mark.parametrize(
+    ("live", "capacities"),
+    [
+        pytest.param(16, (1_000_000,), marks=pytest.mark.slow),
+        *(pytest.param(live, GRID, marks=pytest.mark.nightly) for live in (None, 8, 16, 32, 64)),
+    ],
+)
+def test_agent_does_not_lose_to_lru_on_real_sessions(
+    live: int | None, capacities: tuple[int, ...], real_trace: Callable[[str], Path]
+) -> None:
     trace = read_trace(real_trace("claude-code/traces.jsonl.gz"))
     if live is not None:
         trace = interleave(trace, live)
     best = ideal(trace, trace.unit)
-    for capacity in (500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000):
+    for capacity in capacities:
         lru, agent = (
             simulate(trace, capacity, best=best, block_size=trace.unit, policy=name) for name in ("lru", "agent")
         )

@@ -53,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the demo. Returns the exit status: 0 only when every call succeeded and tokens were reused."""
     options = _options(arguments)
     console = Console()
-    _stop_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
+    # SIGINT too: a shell starts its background jobs with it ignored.
+    _stop_like_ctrl_c(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     options.out.mkdir(parents=True, exist_ok=True)
     log = options.out / "runtime.log"
     began = time.monotonic()

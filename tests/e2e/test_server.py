@@ -135,7 +135,6 @@ def test_a_slow_reader_stalls_nobody_and_gets_everything(channel: grpc.Channel) 
     rest = list(slow)
     assert token_count(rest) == 3200
     assert rest[-1].finished.usage.output_tokens == 3200
-    assert len(rest) < 3200
 
 
 def test_a_name_for_each_bad_flag() -> None:

@@ -389,7 +389,7 @@ def test_kv_behind_bad_logits_is_not_published(tiny: LoadedModel, monkeypatch: p
         forward = runner.forward
 
         def half_broken(items: Any) -> Any:
-            logits = forward(items)
+            logits = forward(items).clone()
             for row, item in enumerate(item for item in items if item.want_logits):
                 if item.tokens[-1] == 99:
                     logits[row] = float("nan")

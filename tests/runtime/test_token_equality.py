@@ -30,7 +30,7 @@ def smollm2_full_work(smollm2: LoadedModel) -> Workload:
 @pytest.fixture(scope="session")
 def gemma3_work(gemma3: LoadedModel) -> Workload:
     """The shared beginning is longer than the model's sliding window of 512 tokens."""
-    work = workload(gemma3, count=4, n=16, head_repeats=14, hit_lengths=[1, 15, 16, 17, 31, 511, 512, 513, 560])
+    work = workload(gemma3, count=4, n=16, head_repeats=17, hit_lengths=[1, 15, 16, 17, 31, 511, 512, 513, 560])
     assert min(map(len, work.prompts)) > 512 + 64
     return work
 

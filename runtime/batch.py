@@ -21,13 +21,13 @@ class BatchItem:
     tokens: int32 `[T]`, T >= 1, to be computed in this step.
     start: position of `tokens[0]`; the KV of positions below it is in the pool.
     table: int32 block ids, at least `ceil((start + T) / block_size)` of them.
-    want_logits: whether the logits of the last token are returned.
+    logit_rows: how many of the last tokens' logits are returned, 0 to T.
     """
 
     tokens: np.ndarray
     start: int
     table: np.ndarray
-    want_logits: bool = True
+    logit_rows: int = 1
 
 
 class SlotRange:
@@ -74,8 +74,8 @@ class StepPlan:
     """Everything about a step that does not depend on the layer.
 
     input_ids, position_ids: int64 `[1, T]`. write_slots: int64 `[T]`, the slot that each token's KV goes to.
-    logit_rows: int64, the packed rows whose logits are wanted. Back ends keep what they derive from the rows in the
-    plan (`derived`), so that index arithmetic is done once a step and not once a layer.
+    logit_rows: int64 `[R]`, the packed rows whose logits are wanted, ascending. Back ends keep what they derive from
+    the rows in the plan (`derived`), so that index arithmetic is done once a step and not once a layer.
     """
 
     def __init__(self, items: Sequence[BatchItem], block_size: int, num_blocks: int, device: torch.device) -> None:
@@ -97,8 +97,9 @@ class StepPlan:
             positions.append(where)
             slots.append(table[where // block_size].astype(np.int64) * block_size + where % block_size)
             packed += count
-            if item.want_logits:
-                logit_rows.append(packed - 1)
+            if not 0 <= item.logit_rows <= count:
+                raise InvalidRequest(f"items[{index}].logit_rows", item.logit_rows, f"must be from 0 to {count}")
+            logit_rows.extend(range(packed - item.logit_rows, packed))
         self.total = packed
         ids = np.stack([np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots)])
         on_device = torch.from_numpy(ids).to(device)

@@ -310,7 +310,8 @@ class Engine:
         for run, n in work:
             assert run.seq is not None
             start = run.seq.length
-            items.append(BatchItem(run.tokens[start : start + n], start, run.seq.table, self._wants_logits(run, n)))
+            rows = 1 if self._wants_logits(run, n) else 0
+            items.append(BatchItem(run.tokens[start : start + n], start, run.seq.table, rows))
         if plan.copies:
             self._runner.copy_blocks(plan.copies)
         return self._runner.forward(items)

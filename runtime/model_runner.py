@@ -37,8 +37,9 @@ class ModelRunner:
     def forward(self, items: Sequence[BatchItem]) -> torch.Tensor:
         """Compute the items' tokens and write their KV.
 
-        Returns float32 logits `[n, vocab]` of the last token of the `n` items that want them, in item order. Raises
-        InvalidRequest when an item names tokens or blocks that do not exist.
+        Returns float32 logits `[R, vocab]` of the last `logit_rows` tokens of each item, in item order, each item's in
+        the order of its tokens. Raises InvalidRequest when an item names tokens or blocks that do not exist, or wants
+        more rows than it has tokens.
         """
         self._check_tokens(items)
         plan = StepPlan(items, self.pool.block_size, self.pool.num_blocks, self.pool.device)

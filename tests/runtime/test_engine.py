@@ -390,7 +390,7 @@ def test_kv_behind_bad_logits_is_not_published(tiny: LoadedModel, monkeypatch: p
 
         def half_broken(items: Any) -> Any:
             logits = forward(items).clone()
-            for row, item in enumerate(item for item in items if item.want_logits):
+            for row, item in enumerate(item for item in items if item.logit_rows):
                 if item.tokens[-1] == 99:
                     logits[row] = float("nan")
             return logits

@@ -177,7 +177,7 @@ def test_ragged_batch_with_decode(loaded: LoadedModel, runner: ModelRunner) -> N
     batch = [BatchItem(p[h:], h, t) for p, h, t in zip(prompts, heads, tables, strict=True)]
     for got, full, head in zip(all_rows(runner, batch), wanted, heads, strict=True):
         assert_close(got, full[head:])
-    batch[2].want_logits = False
+    batch[2].logit_rows = 0
     last = runner.forward(batch)
     assert_close(last, torch.stack([full[-1] for index, full in enumerate(wanted) if index != 2]))
 

@@ -55,16 +55,24 @@ def item(tokens: list[int], start: int, table: list[int], **fields: Any) -> Batc
 
 def test_logits_come_in_item_order_for_those_that_want_them(llama: LoadedModel, runner: ModelRunner) -> None:
     prompts = [np.arange(start, start + 5, dtype=np.int32) for start in (10, 20, 30)]
-    items = [BatchItem(p, 0, np.array([2 * i, 2 * i + 1], np.int32), i != 1) for i, p in enumerate(prompts)]
+    items = [BatchItem(p, 0, np.array([2 * i, 2 * i + 1], np.int32), int(i != 1)) for i, p in enumerate(prompts)]
     logits = runner.forward(items)
     assert logits.dtype == torch.float32
     assert logits.shape == (2, VOCAB)
     torch.testing.assert_close(logits, torch.stack([plain(llama, prompts[i])[-1] for i in (0, 2)]))
 
 
+def test_the_last_rows_of_an_item_come_in_order(llama: LoadedModel, runner: ModelRunner) -> None:
+    prompts = [np.arange(start, start + 6, dtype=np.int32) for start in (10, 20, 30)]
+    rows = [3, 0, 6]
+    items = [BatchItem(p, 0, np.array([2 * i, 2 * i + 1], np.int32), rows[i]) for i, p in enumerate(prompts)]
+    wanted = torch.cat([plain(llama, p)[len(p) - k :] for p, k in zip(prompts, rows, strict=True)])
+    torch.testing.assert_close(runner.forward(items), wanted)
+
+
 def test_a_step_without_logits_still_writes(llama: LoadedModel, runner: ModelRunner) -> None:
     tokens = np.arange(8, dtype=np.int32)
-    assert runner.forward([BatchItem(tokens[:6], 0, np.array([9, 3], np.int32), False)]).shape == (0, VOCAB)
+    assert runner.forward([BatchItem(tokens[:6], 0, np.array([9, 3], np.int32), 0)]).shape == (0, VOCAB)
     got = runner.forward([BatchItem(tokens[6:], 6, np.array([9, 3], np.int32))])
     torch.testing.assert_close(got[0], plain(llama, tokens)[-1])
 
@@ -94,6 +102,8 @@ def test_one_answer_whatever_shares_the_batch(llama: LoadedModel, runner: ModelR
         (item([1, 2], 3, [0]), r"items\[0\].table is 1: 5 tokens need 2 blocks"),
         (item([1], 0, [16]), r"items\[0\].table is .*from 0 to 15"),
         (item([1], 0, [-1]), r"items\[0\].table is .*from 0 to 15"),
+        (item([1, 2], 0, [0], logit_rows=3), r"items\[0\].logit_rows is 3: must be from 0 to 2"),
+        (item([1, 2], 0, [0], logit_rows=-1), r"items\[0\].logit_rows is -1"),
     ],
 )
 def test_bad_items_are_named(runner: ModelRunner, bad: BatchItem, message: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic.fields import FieldInfo
 
-from radix.eviction import POLICIES
-from runtime.config import BadConfig, ServeConfig, build_config
+from runtime.config import ServeConfig, build_config
+from runtime.settings import BadConfig, flag_help
 
 ENV_PREFIX = "RADIX_RUNTIME_"
 
@@ -36,23 +39,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-def _default(name: str) -> Any:
-    """As text, as all settings arrive here: ServeConfig turns them into numbers, in its own words where it cannot."""
-    default = ServeConfig.model_fields[name].default
-    return default if isinstance(default, bool) else str(default)
-
-
-def _option(name: str, panel: str, text: str, **more: Any) -> Any:
-    return typer.Option(
-        "--" + name.replace("_", "-"),
-        envvar=ENV_PREFIX + name.upper(),
-        show_envvar=False,
-        rich_help_panel=panel,
-        help=text,
-        **more,
-    )
 
 
 # Settings that take the word off (or on), which YAML 1.1 reads as a truth value.
@@ -103,11 +89,36 @@ def _where(ctx: typer.Context, name: str, config_file: Path | None) -> str:
     return ""
 
 
-_MODEL, _LISTEN, _POOL, _KEEP = "Model", "Listening", "KV pool", "What is kept"
-_WORK, _WATCH, _EVENTS = "Scheduling", "Watching", "KV events"
+def _flag(name: str, field: FieldInfo) -> inspect.Parameter:
+    """A setting as an option. All arrive as text: ServeConfig turns them into numbers, in its own words if it can't."""
+    words = flag_help(field)
+    flag = "--" + name.replace("_", "-")
+    is_switch, is_list = isinstance(field.default, bool), name == "quota"
+    option = typer.Option(
+        # A switch that is on can only be useful if it can be turned off.
+        f"{flag}/--no-{flag[2:]}" if field.default is True else flag,
+        envvar=ENV_PREFIX + name.upper(),
+        show_envvar=False,
+        rich_help_panel=words.panel,
+        help=words.text,
+        metavar=words.metavar,
+        show_default=words.shown or True,
+    )
+    kind = bool if is_switch else list[str] | None if is_list else str | None
+    default = field.default if is_switch or field.default is None else str(field.default)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command one option for each setting in place of its **settings."""
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    flags = [_flag(name, field) for name, field in ServeConfig.model_fields.items()]
+    command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
+    return command
 
 
 @app.command()
+@_with_flags
 def serve(
     ctx: typer.Context,
     *,
@@ -123,198 +134,16 @@ def serve(
             help="Settings from a YAML file.",
         ),
     ] = None,
-    model: Annotated[
-        str,
-        _option(
-            "model",
-            _MODEL,
-            "Folder, .gguf file or hub id; [bold]smollm2[/] and [bold]gemma3-270m[/] come from packages.",
-            metavar="MODEL",
-        ),
-    ] = _default("model"),
-    dtype: Annotated[str, _option("dtype", _MODEL, "auto, float32, bfloat16 or float16.", metavar="DTYPE")] = _default(
-        "dtype"
-    ),
-    device: Annotated[str, _option("device", _MODEL, "auto, cpu, cuda, cuda:N or mps.", metavar="DEVICE")] = _default(
-        "device"
-    ),
-    attention: Annotated[
-        str,
-        _option("attention", _MODEL, "Attention back end; auto takes the best that the device has.", metavar="NAME"),
-    ] = _default("attention"),
-    max_context: Annotated[
-        str | None,
-        _option(
-            "max_context", _MODEL, "Lower the model's context length.", metavar="TOKENS", show_default="the model's"
-        ),
-    ] = None,
-    host: Annotated[
-        str,
-        _option("host", _LISTEN, "Address to listen on. There is no authentication: keep it private.", metavar="HOST"),
-    ] = _default("host"),
-    port: Annotated[str, _option("port", _LISTEN, "gRPC port; 0 takes a free one.", metavar="PORT")] = _default("port"),
-    ready_file: Annotated[
-        Path | None,
-        _option("ready_file", _LISTEN, "Written as JSON (ports, pid) when serving begins.", metavar="PATH"),
-    ] = None,
-    runtime_id: Annotated[
-        str | None,
-        _option("runtime_id", _LISTEN, "Name of this runtime.", metavar="NAME", show_default="HOSTNAME-PORT"),
-    ] = None,
-    drain_seconds: Annotated[
-        str,
-        _option(
-            "drain_seconds", _LISTEN, "How long running requests may go on after SIGTERM or Ctrl-C.", metavar="SECONDS"
-        ),
-    ] = _default("drain_seconds"),
-    block_size: Annotated[
-        str,
-        _option("block_size", _POOL, "Token slots in a block. Hits are exact at every size.", metavar="TOKENS"),
-    ] = _default("block_size"),
-    num_blocks: Annotated[
-        str | None,
-        _option("num_blocks", _POOL, "Size of the pool in blocks.", metavar="N", show_default="from --kv-memory"),
-    ] = None,
-    kv_memory: Annotated[
-        str | None,
-        _option(
-            "kv_memory",
-            _POOL,
-            "Size of the pool in bytes: 512MiB, 2GiB …",
-            metavar="SIZE",
-            show_default="CPU: 2GiB or a quarter of the memory; GPU: half of what is free",
-        ),
-    ] = None,
-    eviction: Annotated[
-        str,
-        _option("eviction", _KEEP, f"Which prefixes go first: {', '.join(sorted(POLICIES))}.", metavar="NAME"),
-    ] = _default("eviction"),
-    leasable_share: Annotated[
-        str,
-        _option("leasable_share", _KEEP, "Of the pool, how much leases may cover together.", metavar="SHARE"),
-    ] = _default("leasable_share"),
-    quota: Annotated[
-        list[str] | None,
-        _option(
-            "quota",
-            _KEEP,
-            "Let the prefixes of a salt take at most this share of the pool; may be given several times. "
-            "=SHARE is for the namespace without a salt.",
-            metavar="SALT=SHARE",
-        ),
-    ] = None,
-    tool_holds: Annotated[
-        str,
-        _option(
-            "tool_holds",
-            _KEEP,
-            "Lease the prefix of a session that waits for a tool, for as long as the tool usually takes.",
-            metavar="on|off",
-        ),
-    ] = _default("tool_holds"),
-    tool_hold_percentile: Annotated[
-        str,
-        _option(
-            "tool_hold_percentile", _KEEP, "Hold until so many percent of a tool's pauses were over.", metavar="PERCENT"
-        ),
-    ] = _default("tool_hold_percentile"),
-    explain_across_namespaces: Annotated[
-        bool,
-        typer.Option(
-            "--explain-across-namespaces/--no-explain-across-namespaces",
-            envvar=ENV_PREFIX + "EXPLAIN_ACROSS_NAMESPACES",
-            show_envvar=False,
-            rich_help_panel=_KEEP,
-            help="Let a verdict say that another namespace holds the prompt (not which). "
-            "Turn it off where tenants see verdicts.",
-        ),
-    ] = _default("explain_across_namespaces"),
-    max_batch_tokens: Annotated[
-        str,
-        _option("max_batch_tokens", _WORK, "Tokens that one step computes; longer prompts run in chunks.", metavar="N"),
-    ] = _default("max_batch_tokens"),
-    max_running: Annotated[
-        str,
-        _option(
-            "max_running", _WORK, "Sequences that run at a time; the choices of one request may pass it.", metavar="N"
-        ),
-    ] = _default("max_running"),
-    max_queue: Annotated[
-        str,
-        _option(
-            "max_queue", _WORK, "Requests that may wait; more get RESOURCE_EXHAUSTED and a retry hint.", metavar="N"
-        ),
-    ] = _default("max_queue"),
-    max_sessions: Annotated[str, _option("max_sessions", _WORK, "Sessions that may be open.", metavar="N")] = _default(
-        "max_sessions"
-    ),
-    session_idle_seconds: Annotated[
-        str, _option("session_idle_seconds", _WORK, "Forget sessions idle for longer.", metavar="SECONDS")
-    ] = _default("session_idle_seconds"),
-    metrics_port: Annotated[
-        str,
-        _option("metrics_port", _WATCH, "Prometheus port; 0 takes a free one, off serves none.", metavar="PORT|off"),
-    ] = _default("metrics_port"),
-    redis: Annotated[
-        str,
-        _option(
-            "redis",
-            _WATCH,
-            "Where to publish the tree for [bold]radix inspect[/]: off, embedded (starts a Valkey) or a redis:// URL.",
-            metavar="off|embedded|URL",
-        ),
-    ] = _default("redis"),
-    redis_head_tokens: Annotated[
-        str,
-        _option(
-            "redis_head_tokens",
-            _WATCH,
-            "Tokens of each tree node that are published as text; 0 keeps all prompt text out of Redis.",
-            metavar="N",
-        ),
-    ] = _default("redis_head_tokens"),
-    kv_events: Annotated[
-        str,
-        _option(
-            "kv_events",
-            _EVENTS,
-            "Tell routers which blocks are cached: off, grpc (Cache.WatchEvents), or zmq (that, and over ZeroMQ).",
-            metavar="off|grpc|zmq",
-        ),
-    ] = _default("kv_events"),
-    kv_events_endpoint: Annotated[
-        str, _option("kv_events_endpoint", _EVENTS, "Where the ZeroMQ publisher listens.", metavar="ADDRESS")
-    ] = _default("kv_events_endpoint"),
-    kv_events_replay: Annotated[
-        str,
-        _option("kv_events_replay", _EVENTS, "Where it answers requests for what was missed.", metavar="ADDRESS|off"),
-    ] = _default("kv_events_replay"),
-    kv_events_topic: Annotated[
-        str, _option("kv_events_topic", _EVENTS, "First frame of every message.", metavar="TEXT", show_default="empty")
-    ] = _default("kv_events_topic"),
-    kv_events_format: Annotated[
-        str,
-        _option(
-            "kv_events_format",
-            _EVENTS,
-            "map is what current vLLM and SGLang send; array what older readers decode.",
-            metavar="map|array",
-        ),
-    ] = _default("kv_events_format"),
-    log_level: Annotated[
-        str, _option("log_level", _WATCH, "debug, info, warning or error.", metavar="LEVEL")
-    ] = _default("log_level"),
-    log_json: Annotated[bool, _option("log_json", _WATCH, "Log one JSON object a line.")] = _default("log_json"),
+    **settings: Any,
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C.
 
     Every setting may also come from the environment (RADIX_RUNTIME_ and its name: RADIX_RUNTIME_KV_MEMORY=2GiB)
     or from a YAML file (kv_memory: 2GiB). A flag wins over the environment, the environment over the file.
     """
-    values = {name: ctx.params[name] for name in ServeConfig.model_fields}
-    values["quota"] = values["quota"] or None
+    settings["quota"] = settings["quota"] or None
     try:
-        settings = build_config(values)
+        checked = build_config(settings)
     except BadConfig as error:
         if error.field is None:
             raise typer.BadParameter(str(error)) from None
@@ -323,4 +152,4 @@ def serve(
 
     from runtime.server import run_server
 
-    raise typer.Exit(run_server(settings))
+    raise typer.Exit(run_server(checked))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +10,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -19,6 +17,10 @@ from pydantic import (
 )
 
 from radix.eviction import DEFAULT_POLICY, POLICIES
+from runtime.settings import BadConfig, explain, setting
+
+MODEL, LISTEN, POOL, KEEP = "Model", "Listening", "KV pool", "What is kept"
+WORK, WATCH, EVENTS = "Scheduling", "Watching", "KV events"
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
@@ -55,50 +57,180 @@ Size = Annotated[int, BeforeValidator(parse_size)]
 
 
 class ServeConfig(BaseModel):
-    """Settings of one runtime. Field names are the flags with underscores."""
+    """Settings of one runtime. Field names are the flags with underscores; the help texts are those of the flags."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: str = Field(default="smollm2", min_length=1)
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"] = "auto"
-    device: str = "auto"
-    attention: str = "auto"
-    max_context: int | None = Field(default=None, ge=2)
+    model: str = setting(
+        "smollm2",
+        MODEL,
+        "Folder, .gguf file or hub id; [bold]smollm2[/] and [bold]gemma3-270m[/] come from packages.",
+        metavar="MODEL",
+        min_length=1,
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"] = setting(
+        "auto", MODEL, "auto, float32, bfloat16 or float16.", metavar="DTYPE"
+    )
+    device: str = setting("auto", MODEL, "auto, cpu, cuda, cuda:N or mps.", metavar="DEVICE")
+    attention: str = setting(
+        "auto", MODEL, "Attention back end; auto takes the best that the device has.", metavar="NAME"
+    )
+    max_context: int | None = setting(
+        None, MODEL, "Lower the model's context length.", metavar="TOKENS", shown="the model's", ge=2
+    )
 
-    host: str = Field(default="127.0.0.1", min_length=1)
-    port: int = Field(default=50051, ge=0, le=65535)
-    metrics_port: int | None = Field(default=9400, ge=0, le=65535)
-    runtime_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$")
-    ready_file: Path | None = None
-    drain_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)
+    host: str = setting(
+        "127.0.0.1",
+        LISTEN,
+        "Address to listen on. There is no authentication: keep it private.",
+        metavar="HOST",
+        min_length=1,
+    )
+    port: int = setting(50051, LISTEN, "gRPC port; 0 takes a free one.", metavar="PORT", ge=0, le=65535)
+    ready_file: Path | None = setting(None, LISTEN, "Written as JSON (ports, pid) when serving begins.", metavar="PATH")
+    runtime_id: str | None = setting(
+        None,
+        LISTEN,
+        "Name of this runtime.",
+        metavar="NAME",
+        shown="HOSTNAME-PORT",
+        min_length=1,
+        max_length=128,
+        pattern=r"^[A-Za-z0-9._:-]+$",
+    )
+    drain_seconds: float = setting(
+        30.0,
+        LISTEN,
+        "How long running requests may go on after SIGTERM or Ctrl-C.",
+        metavar="SECONDS",
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+    )
 
-    block_size: int = Field(default=16, ge=1, le=1024)
-    num_blocks: int | None = Field(default=None, ge=2, le=2**31 - 1)
-    kv_memory: Size | None = Field(default=None, ge=1)
-    eviction: str = DEFAULT_POLICY
-    leasable_share: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
-    quota: tuple[str, ...] | None = None
-    tool_holds: Literal["on", "off"] = "on"
-    tool_hold_percentile: float = Field(default=90.0, gt=0, le=100, allow_inf_nan=False)
-    explain_across_namespaces: bool = True
+    block_size: int = setting(
+        16, POOL, "Token slots in a block. Hits are exact at every size.", metavar="TOKENS", ge=1, le=1024
+    )
+    num_blocks: int | None = setting(
+        None, POOL, "Size of the pool in blocks.", metavar="N", shown="from --kv-memory", ge=2, le=2**31 - 1
+    )
+    kv_memory: Size | None = setting(
+        None,
+        POOL,
+        "Size of the pool in bytes: 512MiB, 2GiB …",
+        metavar="SIZE",
+        shown="CPU: 2GiB or a quarter of the memory; GPU: half of what is free",
+        ge=1,
+    )
 
-    max_batch_tokens: int = Field(default=512, ge=1, le=2**20)
-    max_running: int = Field(default=32, ge=1, le=4096)
-    max_queue: int = Field(default=256, ge=1, le=1_000_000)
-    max_sessions: int = Field(default=1024, ge=1, le=1_000_000)
-    session_idle_seconds: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
+    eviction: str = setting(
+        DEFAULT_POLICY, KEEP, f"Which prefixes go first: {', '.join(sorted(POLICIES))}.", metavar="NAME"
+    )
+    leasable_share: float = setting(
+        0.5,
+        KEEP,
+        "Of the pool, how much leases may cover together.",
+        metavar="SHARE",
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+    )
+    quota: tuple[str, ...] | None = setting(
+        None,
+        KEEP,
+        "Let the prefixes of a salt take at most this share of the pool; may be given several times. "
+        "=SHARE is for the namespace without a salt.",
+        metavar="SALT=SHARE",
+    )
+    tool_holds: Literal["on", "off"] = setting(
+        "on",
+        KEEP,
+        "Lease the prefix of a session that waits for a tool, for as long as the tool usually takes.",
+        metavar="on|off",
+    )
+    tool_hold_percentile: float = setting(
+        90.0,
+        KEEP,
+        "Hold until so many percent of a tool's pauses were over.",
+        metavar="PERCENT",
+        gt=0,
+        le=100,
+        allow_inf_nan=False,
+    )
+    explain_across_namespaces: bool = setting(
+        True,
+        KEEP,
+        "Let a verdict say that another namespace holds the prompt (not which). "
+        "Turn it off where tenants see verdicts.",
+    )
 
-    redis: str = "off"
-    redis_head_tokens: int = Field(default=16, ge=0, le=256)
+    max_batch_tokens: int = setting(
+        512, WORK, "Tokens that one step computes; longer prompts run in chunks.", metavar="N", ge=1, le=2**20
+    )
+    max_running: int = setting(
+        32,
+        WORK,
+        "Sequences that run at a time; the choices of one request may pass it.",
+        metavar="N",
+        ge=1,
+        le=4096,
+    )
+    max_queue: int = setting(
+        256,
+        WORK,
+        "Requests that may wait; more get RESOURCE_EXHAUSTED and a retry hint.",
+        metavar="N",
+        ge=1,
+        le=1_000_000,
+    )
+    max_sessions: int = setting(1024, WORK, "Sessions that may be open.", metavar="N", ge=1, le=1_000_000)
+    session_idle_seconds: float = setting(
+        3600.0, WORK, "Forget sessions idle for longer.", metavar="SECONDS", gt=0, allow_inf_nan=False
+    )
 
-    kv_events: Literal["off", "grpc", "zmq"] = "grpc"
-    kv_events_endpoint: str = "tcp://127.0.0.1:5557"
-    kv_events_replay: str = "tcp://127.0.0.1:5558"
-    kv_events_topic: str = Field(default="", max_length=256)
-    kv_events_format: Literal["map", "array"] = "map"
+    metrics_port: int | None = setting(
+        9400, WATCH, "Prometheus port; 0 takes a free one, off serves none.", metavar="PORT|off", ge=0, le=65535
+    )
+    redis: str = setting(
+        "off",
+        WATCH,
+        "Where to publish the tree for [bold]radix inspect[/]: off, embedded (starts a Valkey) or a redis:// URL.",
+        metavar="off|embedded|URL",
+    )
+    redis_head_tokens: int = setting(
+        16,
+        WATCH,
+        "Tokens of each tree node that are published as text; 0 keeps all prompt text out of Redis.",
+        metavar="N",
+        ge=0,
+        le=256,
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", WATCH, "debug, info, warning or error.", metavar="LEVEL"
+    )
+    log_json: bool = setting(False, WATCH, "Log one JSON object a line.")
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_json: bool = False
+    kv_events: Literal["off", "grpc", "zmq"] = setting(
+        "grpc",
+        EVENTS,
+        "Tell routers which blocks are cached: off, grpc (Cache.WatchEvents), or zmq (that, and over ZeroMQ).",
+        metavar="off|grpc|zmq",
+    )
+    kv_events_endpoint: str = setting(
+        "tcp://127.0.0.1:5557", EVENTS, "Where the ZeroMQ publisher listens.", metavar="ADDRESS"
+    )
+    kv_events_replay: str = setting(
+        "tcp://127.0.0.1:5558", EVENTS, "Where it answers requests for what was missed.", metavar="ADDRESS|off"
+    )
+    kv_events_topic: str = setting(
+        "", EVENTS, "First frame of every message.", metavar="TEXT", shown="empty", max_length=256
+    )
+    kv_events_format: Literal["map", "array"] = setting(
+        "map",
+        EVENTS,
+        "map is what current vLLM and SGLang send; array what older readers decode.",
+        metavar="map|array",
+    )
 
     @field_validator("device")
     @classmethod
@@ -153,14 +285,6 @@ class ServeConfig(BaseModel):
         return self
 
 
-class BadConfig(ValueError):
-    """A setting outside its limit. `field` is None where several fields clash."""
-
-    def __init__(self, field: str | None, message: str) -> None:
-        super().__init__(message)
-        self.field = field
-
-
 def build_config(values: dict[str, Any]) -> ServeConfig:
     """A checked ServeConfig; raises BadConfig for the first value that is outside its limit."""
     try:
@@ -168,23 +292,4 @@ def build_config(values: dict[str, Any]) -> ServeConfig:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = str(first["loc"][0]) if first["loc"] else None
-        raise BadConfig(field, _explain(dict(first))) from None
-
-
-def _explain(error: dict[str, Any]) -> str:
-    context = error.get("ctx", {})
-    limits: dict[str, Callable[[], str]] = {
-        "greater_than_equal": lambda: f"must be at least {context['ge']}",
-        "greater_than": lambda: f"must be above {context['gt']}",
-        "less_than_equal": lambda: f"must be at most {context['le']}",
-        "literal_error": lambda: f"must be {context['expected']}",
-        "string_too_short": lambda: "must not be empty",
-        "string_too_long": lambda: f"must have at most {context['max_length']} characters",
-        "string_pattern_mismatch": lambda: "may hold letters, digits, '.', '_', ':' and '-' only",
-        "int_parsing": lambda: "must be a whole number",
-        "float_parsing": lambda: "must be a number",
-        "finite_number": lambda: "must be a finite number",
-        "value_error": lambda: str(context["error"]),
-    }
-    words = limits.get(error["type"], lambda: str(error["msg"]))()
-    return words if error["type"] == "value_error" and not error["loc"] else f"{error['input']!r}: {words}"
+        raise BadConfig(field, explain(dict(first))) from None

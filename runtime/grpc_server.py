@@ -15,12 +15,12 @@ from radixloop.v1 import (
     sessions_pb2_grpc,
 )
 
-from runtime.config import BadConfig
 from runtime.decode_guard import DecodeGuard
 from runtime.service_context import ServiceContext
 from runtime.services.cache import CacheService
 from runtime.services.inference import InferenceService
 from runtime.services.sessions import SessionsService
+from runtime.settings import BadConfig
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 

@@ -16,13 +16,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from radix import StoreStats
-from runtime.config import BadConfig
 from runtime.engine import Engine
 from runtime.keeping import KeepingBooks
 from runtime.loaded_model import ModelInfo
 from runtime.publisher import PublisherStatus
 from runtime.request_histograms import RequestHistograms
 from runtime.retention_metrics import holds, misses
+from runtime.settings import BadConfig
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from runtime.config import BadConfig, ServeConfig
+from runtime.config import ServeConfig
 from runtime.loaded_model import ModelInfo
+from runtime.settings import BadConfig
 
 GIB = 2**30
 CPU_DEFAULT = 2 * GIB

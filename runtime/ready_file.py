@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from runtime.config import BadConfig
+from runtime.settings import BadConfig
 
 
 @dataclass(frozen=True)

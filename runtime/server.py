@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from radix.metadata_client import BadRedisUrl, connect
-from runtime.config import BadConfig, ServeConfig
+from runtime.config import ServeConfig
 from runtime.description import describe
 from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from runtime.engine import Engine, EngineConfig
@@ -34,6 +34,7 @@ from runtime.publisher import RedisPublisher
 from runtime.ready_file import Ready, write_ready_file
 from runtime.server_info import ServerInfo
 from runtime.service_context import ServiceContext
+from runtime.settings import BadConfig
 from runtime.stop_signals import StopSignals
 
 if TYPE_CHECKING:

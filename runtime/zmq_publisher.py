@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import zmq
 
-from runtime.config import BadConfig
 from runtime.kv_events import AllBlocksCleared, CacheEvent, HistoryGone, KvEventHub, Snapshot
+from runtime.settings import BadConfig
 from runtime.zmq_wire import Layout, encode_batch
 
 log = logging.getLogger(__name__)

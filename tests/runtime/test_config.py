@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from runtime import cli
-from runtime.config import BadConfig, ServeConfig, build_config, parse_size
+from runtime.config import ServeConfig, build_config, parse_size
+from runtime.settings import BadConfig
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.config import BadConfig
 from runtime.events import RequestRecord, Timing, Usage
 from runtime.histograms import Histogram
 from runtime.keeping import KeepingBooks
@@ -20,6 +19,7 @@ from runtime.loaded_model import LoadedModel
 from runtime.metrics import MetricsServer, RuntimeMetrics
 from runtime.publisher import PublisherStatus
 from runtime.request_histograms import RequestHistograms
+from runtime.settings import BadConfig
 from tests.runtime.engine_harness import Harness, running
 
 STATUS = PublisherStatus(up=True, lag_s=0.25, outages=2, rewrites=3, dropped_events=4, error="")

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from runtime import pool_size, server
-from runtime.config import BadConfig, ServeConfig
+from runtime.config import ServeConfig
 from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.ready_file import Ready, write_ready_file
+from runtime.settings import BadConfig
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 import zmq
 
 from radix import BlockRemoved, BlockStored, Namespace
-from runtime.config import BadConfig
 from runtime.kv_events import AllBlocksCleared, KvEventHub
 from runtime.loaded_model import LoadedModel
+from runtime.settings import BadConfig
 from runtime.zmq_publisher import ZmqPublisher
 from runtime.zmq_wire import encode_batch
 from tests.runtime import event_consumers

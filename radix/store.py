@@ -316,6 +316,22 @@ class PrefixStore:
             cursor.node, cursor.length = found
             self._tree.use(cursor, self._clock())
 
+    def continuation(self, seq: Sequence, tokens: ArrayLike, n: int) -> Ints:
+        """Return what others of its namespace wrote past `tokens`, where these follow the committed ones of `seq`.
+
+        Changes nothing.
+
+        Returns:
+            int32[<= n]; empty where the tree does not hold `tokens` there, or where `seq` publishes nothing.
+
+        Raises:
+            InvalidTokens, InvalidArgument, SequenceClosed.
+        """
+        self._check_open(seq)
+        if n < 0:
+            raise InvalidArgument(f"n is {n}: it must be at least 0")
+        return self._tree.continuation(seq.cursor, as_tokens(tokens), n)
+
     # Room
 
     @property

@@ -78,6 +78,30 @@ class RadixTree:
                 break
         return node, pos
 
+    def continuation(self, cursor: Cursor, tokens: Ints, n: int) -> Ints:
+        """Return int32[<= n]: what the tree holds below the cursor, past `tokens`. Where it branches, the latest used.
+
+        Nothing, where the tree does not hold `tokens` there. Past `_CROWD` children no guess is made.
+        """
+        node, pos, passed = cursor.node, cursor.length, 0
+        parts: list[Ints] = []
+        while node is not None and n > 0:
+            run = node.tokens.view[pos - node.start :]
+            ahead = tokens[passed : passed + len(run)]
+            if not np.array_equal(run[: len(ahead)], ahead):
+                break
+            passed += len(ahead)
+            new = run[len(ahead) : len(ahead) + n]
+            if len(new):
+                parts.append(new)
+                n -= len(new)
+            pos = node.end
+            if passed < len(tokens):
+                node = node.children.get(int(tokens[passed]))
+            else:
+                node = _latest(node.children) if len(node.children) <= _CROWD else None
+        return np.concatenate(parts) if parts else _NONE
+
     def table(self, node: Node, length: int) -> Ints:
         """Return the block table, int32[blocks], of the first `length` tokens of the path that ends in `node`."""
         table = np.empty(-(-length // self.block_size), dtype=np.int32)
@@ -442,4 +466,9 @@ class RadixTree:
             stack.extend(node.children.values())
 
 
+def _latest(children: dict[int, Node]) -> Node | None:
+    return max(children.values(), key=lambda child: child.marks[0].last_used, default=None)
+
+
 _NONE: Ints = np.empty(0, dtype=np.int32)
+_CROWD = 16

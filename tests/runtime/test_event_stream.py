@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,21 +18,9 @@ from runtime import event_stream
 from runtime.event_stream import snapshot_messages, watch
 from runtime.kv_events import KvEventHub, Snapshot
 from runtime.loaded_model import LoadedModel
-from runtime.loader import load_model
 from tests.runtime.engine_harness import WAIT_S, running
 from tests.runtime.event_consumers import Index, StreamIndex, cached_blocks
-from tests.runtime.test_services import Server, generate, ids_prompt, prompt_of, refused, serving
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny_model: Path) -> LoadedModel:
-    return load_model(str(tiny_model), device="cpu")
-
-
-@pytest.fixture(scope="module")
-def server(loaded: LoadedModel) -> Iterator[Server]:
-    with serving(loaded) as running:
-        yield running
+from tests.runtime.services_harness import Server, generate, ids_prompt, prompt_of, refused, serving
 
 
 def held(server: Server) -> tuple[Index, int]:
@@ -67,10 +53,10 @@ def traffic(server: Server, seed: int, requests: int = 4) -> None:
         generate(server, prompt, 5, namespace=space)
 
 
-def test_a_watcher_holds_what_the_tree_holds(server: Server, loaded: LoadedModel) -> None:
+def test_a_watcher_holds_what_the_tree_holds(server: Server, tiny: LoadedModel) -> None:
     traffic(server, 1)
     stream = watching(server)
-    index = StreamIndex(loaded.info.fingerprint)
+    index = StreamIndex(tiny.info.fingerprint)
     follow(server, index, stream)
     assert index.blocks
     traffic(server, 2)
@@ -87,8 +73,8 @@ def test_a_watcher_holds_what_the_tree_holds(server: Server, loaded: LoadedModel
     stream.cancel()
 
 
-def test_the_stream_goes_on_where_it_was_left(server: Server, loaded: LoadedModel) -> None:
-    index = StreamIndex(loaded.info.fingerprint)
+def test_the_stream_goes_on_where_it_was_left(server: Server, tiny: LoadedModel) -> None:
+    index = StreamIndex(tiny.info.fingerprint)
     first = watching(server)
     follow(server, index, first)
     first.cancel()
@@ -100,9 +86,9 @@ def test_the_stream_goes_on_where_it_was_left(server: Server, loaded: LoadedMode
 
 
 @pytest.mark.parametrize("where", ["another incarnation", "yet to come"])
-def test_a_position_that_says_nothing_here_gets_a_snapshot(server: Server, loaded: LoadedModel, where: str) -> None:
+def test_a_position_that_says_nothing_here_gets_a_snapshot(server: Server, tiny: LoadedModel, where: str) -> None:
     traffic(server, 5)
-    known = StreamIndex(loaded.info.fingerprint)
+    known = StreamIndex(tiny.info.fingerprint)
     known.blocks = {1: None, 2: 1}
     position = events_pb2.EventPosition(incarnation="another", sequence=0)
     if where == "yet to come":
@@ -114,15 +100,15 @@ def test_a_position_that_says_nothing_here_gets_a_snapshot(server: Server, loade
     assert known.snapshots == 1
 
 
-def test_a_watcher_is_right_again_after_a_restart(loaded: LoadedModel) -> None:
-    index = StreamIndex(loaded.info.fingerprint)
-    with serving(loaded) as first:
+def test_a_watcher_is_right_again_after_a_restart(tiny: LoadedModel) -> None:
+    index = StreamIndex(tiny.info.fingerprint)
+    with serving(tiny) as first:
         traffic(first, 6)
         stream = watching(first)
         follow(first, index, stream)
     before = index.position
     assert before is not None
-    with serving(loaded) as second:
+    with serving(tiny) as second:
         # The position that the index stands at exists here too, and means something else.
         traffic(second, 7, requests=8)
         stream = watching(second, before)
@@ -132,8 +118,8 @@ def test_a_watcher_is_right_again_after_a_restart(loaded: LoadedModel) -> None:
         assert index.position.incarnation != before.incarnation
 
 
-def test_the_end_of_the_runtime_ends_the_stream_with_a_cleared_index(loaded: LoadedModel) -> None:
-    index = StreamIndex(loaded.info.fingerprint)
+def test_the_end_of_the_runtime_ends_the_stream_with_a_cleared_index(tiny: LoadedModel) -> None:
+    index = StreamIndex(tiny.info.fingerprint)
     ended: list[grpc.StatusCode] = []
 
     def read(stream: Any, live: threading.Event) -> None:
@@ -144,7 +130,7 @@ def test_the_end_of_the_runtime_ends_the_stream_with_a_cleared_index(loaded: Loa
         except grpc.RpcError as error:
             ended.append(error.code())
 
-    with serving(loaded) as server:
+    with serving(tiny) as server:
         traffic(server, 8)
         live = threading.Event()
         thread = threading.Thread(target=read, args=(watching(server), live))
@@ -156,17 +142,17 @@ def test_the_end_of_the_runtime_ends_the_stream_with_a_cleared_index(loaded: Loa
     assert index.blocks == {}
 
 
-def test_an_idle_stream_shows_signs_of_life(server: Server, loaded: LoadedModel) -> None:
-    index = StreamIndex(loaded.info.fingerprint)
+def test_an_idle_stream_shows_signs_of_life(server: Server, tiny: LoadedModel) -> None:
+    index = StreamIndex(tiny.info.fingerprint)
     stream = watching(server, heartbeat_s=0.1)
     while index.heartbeats < 3:
         index.apply(next(stream))
     stream.cancel()
 
 
-def test_a_watcher_that_never_reads_holds_up_nobody(server: Server, loaded: LoadedModel) -> None:
+def test_a_watcher_that_never_reads_holds_up_nobody(server: Server, tiny: LoadedModel) -> None:
     deaf = [watching(server) for _ in range(3)]
-    index = StreamIndex(loaded.info.fingerprint)
+    index = StreamIndex(tiny.info.fingerprint)
     stream = watching(server)
     for seed in range(3):
         traffic(server, seed)
@@ -206,8 +192,8 @@ def test_bad_requests_are_refused(server: Server, request_: events_pb2.WatchEven
     assert words in error.details()
 
 
-def test_a_runtime_without_events_says_so(loaded: LoadedModel) -> None:
-    with serving(loaded, kv_events="off") as server:
+def test_a_runtime_without_events_says_so(tiny: LoadedModel) -> None:
+    with serving(tiny, kv_events="off") as server:
         generate(server, prompt_of(40, 1))
         error = refused(lambda: watching(server))
         assert error.code() is grpc.StatusCode.FAILED_PRECONDITION

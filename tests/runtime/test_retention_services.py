@@ -10,7 +10,7 @@ import pytest
 from radixloop.v1 import cache_pb2, common_pb2, inference_pb2, sessions_pb2
 
 from runtime.loaded_model import LoadedModel
-from tests.runtime.test_services import (
+from tests.runtime.services_harness import (
     BLOCKS,
     CONTEXT,
     Server,

@@ -10,7 +10,7 @@ import pytest
 from radixloop.v1 import cache_pb2, common_pb2, sessions_pb2
 
 from runtime.loaded_model import LoadedModel
-from tests.runtime.test_services import BLOCKS, Answer, Server, generate, ids_prompt, open_session, serving
+from tests.runtime.services_harness import BLOCKS, Answer, Server, generate, ids_prompt, open_session, serving
 
 WORKERS = 4
 ROUNDS = 40

@@ -83,7 +83,7 @@ def _errors() -> Plan:
 
 
 def _settings() -> Plan:
-    fields = yield use("grep", pattern=r"^    \w+: .*= (Field\(|\"|None)", path="runtime/config.py")
+    fields = yield use("grep", pattern=r"^    \w+: .*= setting\(", path="runtime/config.py")
     settings = matches(fields)
     yield around(settings[0], before=8, after=34)
     validators = yield use("grep", pattern=r"@(field|model)_validator", path="runtime/config.py")

@@ -27,6 +27,7 @@ def test_help_names_every_command() -> None:
         assert f" {command} " in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_in_80_columns(command: str) -> None:
     done = run("-m", "agent_client", command, "--help")

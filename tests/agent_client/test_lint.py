@@ -264,6 +264,7 @@ def test_calls_of_a_trace_may_bring_their_own_tools(tmp_path: Path) -> None:
     assert "tool-order: session a, call 2\n" in run(str(path)).stdout
 
 
+@pytest.mark.slow
 def test_recorded_airline_loops_ask_for_reservations_one_at_a_time(data_folder: Path) -> None:
     rules = {finding.rule for finding in lint(read_trace(data_folder / "tau-airline" / "sessions.jsonl.gz"))}
     assert rules == {"one-at-a-time"}

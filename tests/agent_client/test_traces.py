@@ -75,6 +75,7 @@ def test_swe_agent(data_folder: Path) -> None:
         assert pauses == (ran[: len(pauses)] or [None] * len(pauses))
 
 
+@pytest.mark.slow
 def test_a_trace_without_text_says_what_reads_it(data_folder: Path) -> None:
     for name in ("claude-code/traces.jsonl.gz", "mooncake/conversation_trace.jsonl.gz"):
         with pytest.raises(TraceError, match=r"line 1: this trace holds hash ids instead of text.*radix simulate"):

@@ -47,6 +47,7 @@ def exhaustive(paths: list[list[int]], capacity: int) -> int:
 PATHS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=4), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(PATHS, st.integers(1, 7))
 def test_no_order_of_eviction_finds_more(paths: list[list[int]], capacity: int) -> None:

@@ -22,6 +22,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bench, name, lambda *args, original=original: original(*args, repeats=3))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_the_json_has_every_key_for_the_store_alone_and_with_books() -> None:
     done = CliRunner().invoke(app, [*SMALL, "--json", "-"])
@@ -54,6 +55,7 @@ def test_an_eviction_frees_one_block_at_a_time_under_every_policy(policy: str, f
     assert bench.evict_us(bench.Books(full), 30, policy, repeats=15) > 0
 
 
+@pytest.mark.slow
 def test_memory_counts_at_least_the_tokens_themselves() -> None:
     few = bench.bytes_per_token(bench.Books(False), 50_000)
     assert few["tokens"] >= 50_000

@@ -195,6 +195,7 @@ def test_without_numpy_a_command_that_needs_it_says_so(write_trace: Write) -> No
     assert done.stderr == "radix: this command needs NumPy: pip install 'radixloop[radix]'\n"
 
 
+@pytest.mark.slow
 def test_without_numpy_help_and_plan_work() -> None:
     assert "simulate" in without_numpy("--help").stdout
     done = without_numpy("plan", "--model", LLAMA, "--memory", "80GiB")

@@ -229,6 +229,7 @@ MIX = given(
 QUIET = list(HealthCheck)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=QUIET)
 @MIX
 def test_every_request_that_fits_alone_runs(

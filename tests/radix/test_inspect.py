@@ -153,6 +153,7 @@ def test_forest_sums_up_sorts_by_size_and_hides_no_orphan() -> None:
     assert [child.node.id for child in orphan.children] == [2, 5], "equal sums keep the order of ids"
 
 
+@pytest.mark.slow
 def test_a_tree_deeper_than_the_interpreters_stack_is_drawn() -> None:
     chain = [node(number, number - 1, tokens=1) for number in range(1, 1201)]
     assert len(tree_lines(drawn([view(*chain)]))) == 1200

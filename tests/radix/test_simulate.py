@@ -132,6 +132,7 @@ def test_any_hash_id_trace_reaches_the_optimum_and_no_capacity_exceeds_it(
     assert small.refused_calls == sum(len(path) > blocks for _, path in calls)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), min_size=1), st.sampled_from([1, 3, 16]), st.data()
@@ -166,6 +167,7 @@ def totals(result: Run) -> dict[str, int]:
     return {"calls": result.calls, "input_tokens": result.input_tokens, "cached_tokens": result.cached_tokens}
 
 
+@pytest.mark.slow
 def test_the_first_sessions_equal_the_independent_script(real_trace: Callable[[str], Path]) -> None:
     path = real_trace("claude-code/traces.jsonl.gz")
     assert totals(run(read_trace(path, sessions=12), None)) == reference(path, "12")
@@ -182,6 +184,7 @@ def test_the_whole_of_claude_code_equals_the_independent_script(real_trace: Call
     assert result.evicted_blocks == 0
 
 
+@pytest.mark.slow
 def test_a_bigger_cache_finds_more_on_mooncake(real_trace: Callable[[str], Path]) -> None:
     trace = read_trace(real_trace("mooncake/conversation_trace.jsonl.gz"), sessions=3000)
     found = [run(trace, capacity).cached_tokens for capacity in (1_000_000, 4_000_000, 16_000_000, None)]

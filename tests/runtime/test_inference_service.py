@@ -158,6 +158,7 @@ def test_a_deadline_stops_the_work(server: Server) -> None:
     assert after.output_tokens_total - before.output_tokens_total < 3000
 
 
+@pytest.mark.slow
 def test_a_client_that_stops_reading_delays_nobody_and_loses_nothing(server: Server) -> None:
     slow = server.inference.Generate(request(prompt_of(40, seed=9), 1500))
     next(slow)

@@ -140,6 +140,7 @@ weights_cache.convert_gguf(Path(sys.argv[1]), sys.argv[2], __import__("torch").f
 """
 
 
+@pytest.mark.slow
 def test_a_killed_conversion_is_started_over(tmp_path: Path, cache: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf")
     process = subprocess.Popen(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,8 @@ class GenerateJob:
         public_tokens: so many leading tokens may be shared with every salt of the namespace.
         priority: for the eviction policy of that name.
         prefill_only: compute the prompt's KV and generate nothing.
+        program: what the call belongs to, by any name: calls of one program share its turn (`scheduling_order`).
+            None makes the call a program of its own, which attained what is cached of its prompt when it comes.
     """
 
     request_id: str
@@ -36,6 +38,7 @@ class GenerateJob:
     public_tokens: int = 0
     priority: int = 0
     prefill_only: bool = False
+    program: Hashable | None = None
 
 
 class Request:
@@ -92,16 +95,43 @@ class Request:
         return RequestRecord(self.usage(), self.timing(), tuple(self.itls), outcome)
 
 
+@dataclass(slots=True)
+class Place:
+    """Where a run stands among others, from its arrival to its end. Belongs to the scheduler.
+
+    Attributes:
+        ticket: counts arrivals.
+        since: when it arrived, seconds on the scheduler's clock.
+        rank: by the scheduling order; the lower goes first.
+        resumed: it ran before and was preempted.
+        leader: the run found last to compute a part of this one's prefix, up to position `shared`.
+    """
+
+    ticket: int = 0
+    since: float = 0.0
+    rank: int = 0
+    resumed: bool = False
+    leader: Run | None = None
+    shared: int = 0
+
+    @property
+    def waits_for_leader(self) -> bool:
+        """Whether that leader still runs and has not got as far yet."""
+        leader = self.leader
+        return leader is not None and leader.seq is not None and leader.seq.length < self.shared
+
+
 class Run:
     """One choice of a request: its tokens, and its open sequence while it is admitted."""
 
-    __slots__ = ("_tokens", "done", "known", "last_token_at", "output", "request", "sampler", "seq")
+    __slots__ = ("_tokens", "done", "known", "last_token_at", "output", "place", "request", "sampler", "seq")
 
     def __init__(self, request: Request, sampler: TokenSampler, output: ChoiceOutput) -> None:
         self.request = request
         self.sampler = sampler
         self.output = output
         self.seq: Sequence | None = None
+        self.place = Place()
         self.done = False
         self.last_token_at: float | None = None
         prompt = request.job.tokens

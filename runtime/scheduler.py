@@ -1,24 +1,29 @@
 """Which tokens the next forward pass computes.
 
-Continuous batching under a token budget, decode rows first, then prompt chunks of what runs already, then what
-waits, first come first served. A waiting run whose prefix is being computed right now waits for it.
+Continuous batching under a token budget: a token for everything that decodes, then chunks of the prompts, of runs that
+were admitted and of those that wait, in the scheduling order. A run whose prefix is being computed right now waits for
+it, and until then lends its turn to whoever computes it.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radix import Cause, Copy, OutOfBlocks, PrefixStore, Sequence, Verdict, common_prefix
 from runtime.counters import EngineCounters
+from runtime.programs import AttainedService
 from runtime.request import GenerateJob, Request, Run
+from runtime.run_queue import RunQueue
+from runtime.scheduling_order import DEFAULT_ORDER, ORDERS
 
+# So much of the head of the queue is kept from looking old, one run a step.
 _REFRESHED_PREFIXES = 16
+DEFAULT_PATIENCE_S = 30.0
 
 
 @dataclass
@@ -38,8 +43,38 @@ class StepPlan:
     impossible: list[tuple[Run, OutOfBlocks]] = field(default_factory=list)
 
 
+class CallStanding:
+    """What a scheduling order is told about a run; see `scheduling_order.Standing`."""
+
+    def __init__(self, run: Run, store: PrefixStore, service: AttainedService) -> None:
+        self._run = run
+        self._store = store
+        self._service = service
+
+    @property
+    def priority(self) -> int:
+        return self._run.request.job.priority
+
+    @property
+    def cached(self) -> int:
+        job = self._run.request.job
+        return 0 if job.bypass_cache else self._store.match(job.tokens[:-1], job.namespace, job.public_tokens)
+
+    @property
+    def attained(self) -> int:
+        program = self._run.request.job.program
+        return self.cached if program is None else self._service.of(program)
+
+
 class Scheduler:
-    """Owns the order of runs; the store owns the room."""
+    """Owns the order of runs; the store owns the room.
+
+    Args:
+        max_batch_tokens: that one step computes.
+        max_running: runs that are admitted at once; forks may pass it.
+        order: see `scheduling_order.ORDERS`.
+        patience_s: so long may a run be passed by others that came after it, and no longer.
+    """
 
     def __init__(
         self,
@@ -49,134 +84,179 @@ class Scheduler:
         max_batch_tokens: int,
         max_running: int,
         explain_across: bool,
+        order: str = DEFAULT_ORDER,
+        patience_s: float = DEFAULT_PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._counters = counters
         self._max_batch_tokens = max_batch_tokens
         self._max_running = max_running
         self._explain_across = explain_across
-        self.waiting: deque[Run] = deque()
+        self._clock = clock
+        self._service = AttainedService()
+        self.waiting = RunQueue(ORDERS[order], self._standing, patience_s, clock)
         # In the order of admission.
         self.running: list[Run] = []
+        # Runs that left the pool so far. A run that found no room is not tried again before the next one does.
+        self._departures = 0
+        self._no_room: tuple[Run, int] | None = None
+        self._steps = 0
+
+    def _standing(self, run: Run) -> CallStanding:
+        return CallStanding(run, self._store, self._service)
 
     def enqueue(self, run: Run) -> None:
-        self.waiting.append(run)
+        self.waiting.add(run)
         self._refresh(run)
-
-    def runs(self) -> Iterator[Run]:
-        yield from self.running
-        yield from self.waiting
 
     def remove(self, run: Run) -> None:
         """Forget a run and give back what it holds."""
         if run in self.running:
             self.running.remove(run)
-        elif run in self.waiting:
-            self.waiting.remove(run)
+        self.waiting.discard(run)
         if run.seq is not None:
-            self._store.close(run.seq)
-            run.seq = None
+            self._leave_pool(run)
+
+    def _leave_pool(self, run: Run) -> None:
+        assert run.seq is not None
+        self._store.close(run.seq)
+        run.seq = None
+        self._departures += 1
 
     def add_fork(self, parent: Run, child: Run) -> None:
         """Let `child` run beside `parent`, on the same committed tokens."""
         assert parent.seq is not None
         child.seq = self._store.fork(parent.seq)
+        child.place = replace(parent.place, leader=None)
         self.running.append(child)
 
     def schedule(self) -> StepPlan:
         plan = StepPlan()
-        budget = self._max_batch_tokens
-        preempted = False
-        for run in sorted(self.running, key=lambda r: r.prefilling):
-            if run.seq is None or budget == 0:
-                # Preempted a moment ago to make room for an earlier one, or nothing left to give.
-                continue
-            n = min(run.uncomputed, budget)
-            if not self._reserve_or_preempt(run, n, plan):
-                preempted = True
-                continue
-            n = min(run.uncomputed, budget)
-            plan.work.append((run, n))
-            budget -= n
-        preempted = preempted or any(run.seq is None for run in self.running)
+        step = _Step(plan, self._max_batch_tokens)
+        for run in [run for run in self.running if not run.prefilling]:
+            self._compute(run, step)
+        self._prefill(step)
         self.running = [run for run in self.running if run.seq is not None]
-        if not preempted:
-            self._admit(plan, budget)
+        self._steps += 1
         return plan
+
+    def _compute(self, run: Run, step: _Step) -> None:
+        """Compute what the budget allows of a run that was admitted."""
+        if run.seq is None or step.budget == 0:
+            # Preempted a moment ago to make room for an earlier one, or nothing left to give.
+            return
+        n = min(run.uncomputed, step.budget)
+        if not self._reserve_or_preempt(run, n, step):
+            step.full = True
+            return
+        self._plan(run, step)
+
+    def _plan(self, run: Run, step: _Step) -> None:
+        n = min(run.uncomputed, step.budget)
+        step.plan.work.append((run, n))
+        step.done.add(run)
+        step.budget -= n
+        program = run.request.job.program
+        if program is not None:
+            self._service.charge(program, n)
+
+    # Prompts
+
+    def _prefill(self, step: _Step) -> None:
+        """Serve runs with uncomputed prompts in their order, admitting those that wait."""
+        prefilling = [run for run in self.running if run.prefilling and run.seq is not None]
+        if step.budget == 0 or not (prefilling or len(self.waiting)):
+            return
+        step.running = sum(run.seq is not None for run in self.running)
+        in_order = self.waiting.in_order(prefilling)
+        for run in in_order:
+            if step.budget == 0:
+                break
+            if run.seq is not None:
+                if run not in step.done:
+                    self._compute(run, step)
+            elif run in self.waiting and not step.full:
+                self._serve_waiting(run, step)
+        self._refresh_one([run for run in in_order[: 2 * _REFRESHED_PREFIXES] if run in self.waiting])
+
+    def _serve_waiting(self, run: Run, step: _Step) -> None:
+        """Admit a run, or compute what it waits for."""
+        if step.running >= self._max_running or (step.running and self._no_room == (run, self._departures)):
+            step.full = True
+            return
+        leader = self._leader(run)
+        if leader is None:
+            self._admit(run, step, alone=not step.running)
+        elif leader not in step.done:
+            self._compute(leader, step)
 
     # Room for what runs
 
-    def _reserve_or_preempt(self, run: Run, n: int, plan: StepPlan) -> bool:
+    def _reserve_or_preempt(self, run: Run, n: int, step: _Step) -> bool:
         """Make room for `n` more tokens of `run`; the latest admitted makes way. False when that is `run` itself."""
-        scheduled = {id(done) for done, _ in plan.work}
         while True:
             seq = run.seq
             assert seq is not None
             try:
-                plan.copies += self._store.reserve(seq, n)
+                step.plan.copies += self._store.reserve(seq, n)
                 return True
             except OutOfBlocks as error:
                 if self._store.drop_partial(seq):
                     n = min(run.uncomputed, self._max_batch_tokens)
                     continue
                 victim = next(
-                    r for r in reversed(self.running) if r.seq is not None and (r is run or id(r) not in scheduled)
+                    r for r in reversed(self.running) if r.seq is not None and (r is run or r not in step.done)
                 )
                 if victim is run and sum(r.seq is not None for r in self.running) == 1:
-                    plan.impossible.append((run, error))
+                    step.plan.impossible.append((run, error))
                     return False
                 self._preempt(victim)
+                step.full = True
                 if victim is run:
                     return False
 
     def _preempt(self, run: Run) -> None:
         """What is committed stays in the tree, so that the run finds it again unless it was evicted meanwhile."""
-        assert run.seq is not None
-        self._store.close(run.seq)
-        run.seq = None
+        self._leave_pool(run)
         run.request.preemptions += 1
         self._counters.preemptions += 1
-        self.waiting.appendleft(run)
+        self.waiting.put_back(run)
 
     # Room for what waits
 
-    def _admit(self, plan: StepPlan, budget: int) -> None:
-        postponed: list[Run] = []
-        while self.waiting and budget > 0 and len(self.running) < self._max_running:
-            run = self.waiting.popleft()
-            if self._prefix_in_flight(run):
-                postponed.append(run)
-                continue
-            job = run.request.job
-            seq = self._store.open(
-                run.tokens,
-                job.namespace,
-                publish=not job.bypass_cache,
-                public_tokens=job.public_tokens,
-                priority=job.priority,
-            )
-            try:
-                # Room for the whole prompt, so that a prefill that began is not preempted by its own growth.
-                copies = self._reserve_alone(seq, run) if not self.running else self._reserve_prompt(seq, run)
-            except OutOfBlocks as error:
-                self._store.close(seq)
-                if self.running:
-                    postponed.append(run)
-                    break
-                plan.impossible.append((run, error))
-                continue
-            if run.request.admitted is None and not job.bypass_cache:
-                # While nothing of it is computed yet, and before it counts as running itself.
-                run.request.verdict = self.explain(job)
-            run.seq = seq
-            plan.copies += copies
-            self.running.append(run)
-            n = min(run.uncomputed, budget)
-            plan.work.append((run, n))
-            budget -= n
-            self._count_admission(run, seq, plan)
-        self.waiting.extendleft(reversed(postponed))
-        self._refresh_waiting()
+    def _admit(self, run: Run, step: _Step, *, alone: bool) -> None:
+        job = run.request.job
+        seq = self._store.open(
+            run.tokens,
+            job.namespace,
+            publish=not job.bypass_cache,
+            public_tokens=job.public_tokens,
+            priority=job.priority,
+        )
+        try:
+            # Room for the whole prompt, so that a prefill that began is not preempted by its own growth.
+            copies = self._reserve_alone(seq, run) if alone else self._reserve_prompt(seq, run)
+        except OutOfBlocks as error:
+            self._store.close(seq)
+            if alone:
+                self.waiting.discard(run)
+                step.plan.impossible.append((run, error))
+            else:
+                # Nobody behind it passes, or the small would keep the large out for good.
+                self._no_room = (run, self._departures)
+                step.full = True
+            return
+        if run.request.admitted is None and not job.bypass_cache:
+            # While nothing of it is computed yet, and before it counts as running itself.
+            run.request.verdict = self.explain(job)
+        self.waiting.discard(run)
+        run.seq = seq
+        self.running.append(run)
+        step.running += 1
+        step.plan.copies += copies
+        self._count_admission(run, seq, step.plan)
+        self._plan(run, step)
 
     def _reserve_prompt(self, seq: Sequence, run: Run) -> list[Copy]:
         return self._store.reserve(seq, run.known - seq.length)
@@ -194,7 +274,7 @@ class Scheduler:
         request = run.request
         if request.admitted is not None:
             return
-        request.admitted = time.monotonic()
+        request.admitted = self._clock()
         request.cached_tokens = seq.matched
         plan.admitted.append(request)
         self._counters.prompt_tokens += request.prompt_tokens
@@ -219,37 +299,76 @@ class Scheduler:
             across=self._explain_across,
         )
 
-    def _prefix_in_flight(self, run: Run) -> bool:
-        """Whether a running prefill is about to commit more of this run's prefix than the cache has now."""
-        job = run.request.job
+    # What is being computed already
+
+    def _leader(self, run: Run) -> Run | None:
+        """Return a running prefill that is about to commit more of this run's prefix than the cache has now."""
+        place, job = run.place, run.request.job
+        if place.waits_for_leader:
+            return place.leader
         if job.bypass_cache:
-            return False
+            return None
         reusable = run.tokens[:-1]
-        in_flight = self._in_flight(reusable, job)
-        return in_flight > 0 and in_flight > self._store.match(reusable, job.namespace, job.public_tokens)
+        place.leader, place.shared = self._farthest_prefill(reusable, job)
+        if place.leader is not None and place.shared > self._store.match(reusable, job.namespace, job.public_tokens):
+            return place.leader
+        place.leader = None
+        return None
 
     def _in_flight(self, tokens: NDArray[np.int32], job: GenerateJob) -> int:
         """Return how many leading tokens running prefills are going to commit that they have not committed yet."""
-        longest = 0
+        return self._farthest_prefill(tokens, job)[1]
+
+    def _farthest_prefill(self, tokens: NDArray[np.int32], job: GenerateJob) -> tuple[Run | None, int]:
+        leader, longest = None, 0
         for other in self.running:
             theirs = other.request.job
-            if other.seq is None or theirs.bypass_cache or theirs.namespace != job.namespace:
-                continue
             # The prompt alone counts: what it decodes comes too slowly to wait for.
-            if other.seq.length >= len(theirs.tokens):
+            if other.seq is None or theirs.bypass_cache or other.seq.length >= len(theirs.tokens):
                 continue
-            shared = common_prefix(theirs.tokens, tokens)
-            if shared > other.seq.length:
-                longest = max(longest, shared)
-        return longest
+            limit = _shareable(theirs, job)
+            shared = common_prefix(theirs.tokens[:limit], tokens[:limit]) if limit else 0
+            if shared > max(longest, other.seq.length):
+                leader, longest = other, shared
+        return leader, longest
 
-    def _refresh_waiting(self) -> None:
+    # Recency of what waits
+
+    def _refresh_one(self, waiting: list[Run]) -> None:
         """Under pressure, keep what the head of the queue is going to need from looking old."""
-        if self._store.free_blocks * 8 > self._store.num_blocks:
-            return
-        for _, run in zip(range(_REFRESHED_PREFIXES), self.waiting, strict=False):
-            self._refresh(run)
+        if waiting and self._store.free_blocks * 8 <= self._store.num_blocks:
+            head = waiting[:_REFRESHED_PREFIXES]
+            self._refresh(head[self._steps % len(head)])
 
     def _refresh(self, run: Run) -> None:
         if not run.request.job.bypass_cache:
             self._store.refresh(run.tokens, run.request.job.namespace)
+
+
+class _Step:
+    """A plan in the making.
+
+    Attributes:
+        budget: tokens that are left to give.
+        done: the runs that got theirs.
+        running: runs that are admitted.
+        full: nothing more is admitted.
+    """
+
+    __slots__ = ("budget", "done", "full", "plan", "running")
+
+    def __init__(self, plan: StepPlan, budget: int) -> None:
+        self.plan = plan
+        self.budget = budget
+        self.done: set[Run] = set()
+        self.running = 0
+        self.full = False
+
+
+def _shareable(a: GenerateJob, b: GenerateJob) -> int:
+    """How many leading tokens two jobs may share, as far as their namespaces go."""
+    if a.namespace == b.namespace:
+        return len(a.tokens)
+    if replace(a.namespace, salt=None) == replace(b.namespace, salt=None):
+        return min(a.public_tokens, b.public_tokens)
+    return 0

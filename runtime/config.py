@@ -17,6 +17,8 @@ from pydantic import (
 )
 
 from radix.eviction import DEFAULT_POLICY, POLICIES
+from runtime.scheduler import DEFAULT_PATIENCE_S
+from runtime.scheduling_order import DEFAULT_ORDER, ORDERS
 from runtime.settings import BadConfig, explain, setting
 
 MODEL, LISTEN, POOL, KEEP = "Model", "Listening", "KV pool", "What is kept"
@@ -183,6 +185,22 @@ class ServeConfig(BaseModel):
         ge=1,
         le=1_000_000,
     )
+    order: str = setting(
+        DEFAULT_ORDER,
+        WORK,
+        "Whose prompt is computed first: fcfs; lpm (longest cached prefix); priority (of the request); program "
+        "(sessions and named conversations that had least computed for them).",
+        metavar="NAME",
+    )
+    order_patience_seconds: float = setting(
+        DEFAULT_PATIENCE_S,
+        WORK,
+        "So long may a request be passed by later ones under --order; then first come, first served.",
+        metavar="SECONDS",
+        gt=0,
+        le=86400,
+        allow_inf_nan=False,
+    )
     max_sessions: int = setting(1024, WORK, "Sessions that may be open.", metavar="N", ge=1, le=1_000_000)
     session_idle_seconds: float = setting(
         3600.0, WORK, "Forget sessions idle for longer.", metavar="SECONDS", gt=0, allow_inf_nan=False
@@ -244,6 +262,13 @@ class ServeConfig(BaseModel):
     def _known_policy(cls, value: str) -> str:
         if value not in POLICIES:
             raise ValueError(f"must be {', '.join(sorted(POLICIES))}")
+        return value
+
+    @field_validator("order")
+    @classmethod
+    def _known_order(cls, value: str) -> str:
+        if value not in ORDERS:
+            raise ValueError(f"must be {', '.join(sorted(ORDERS))}")
         return value
 
     @field_validator("quota", mode="before")

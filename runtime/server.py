@@ -105,6 +105,8 @@ class Runtime:
                 max_batch_tokens=config.max_batch_tokens,
                 max_running=config.max_running,
                 max_queue=config.max_queue,
+                order=config.order,
+                patience_s=config.order_patience_seconds,
                 eviction=config.eviction,
                 leasable_share=config.leasable_share,
                 explain_across_namespaces=config.explain_across_namespaces,

@@ -105,6 +105,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             bypass_cache=request.bypass_cache,
             public_tokens=public_tokens(request),
             priority=priority(request, 0),
+            # Forks of a session are branches of one program.
+            program=holder if session is None else session.family,
         )
         buffer = StreamBuffer(asyncio.get_running_loop())
         handle = self._shared.engine.submit(job, buffer.push)

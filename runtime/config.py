@@ -17,8 +17,7 @@ from pydantic import (
 )
 
 from radix.eviction import DEFAULT_POLICY, POLICIES
-from runtime.scheduler import DEFAULT_PATIENCE_S
-from runtime.scheduling_order import DEFAULT_ORDER, ORDERS
+from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PATIENCE_S, ORDERS
 from runtime.settings import BadConfig, explain, setting
 
 MODEL, LISTEN, POOL, KEEP = "Model", "Listening", "KV pool", "What is kept"

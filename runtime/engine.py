@@ -29,8 +29,8 @@ from runtime.loaded_model import LoadedModel
 from runtime.model_runner import ModelRunner
 from runtime.request import GenerateJob, Request, Run
 from runtime.sampler import BadLogits, SampledToken, TokenSampler, sample_rows
-from runtime.scheduler import DEFAULT_PATIENCE_S, Scheduler, StepPlan
-from runtime.scheduling_order import DEFAULT_ORDER
+from runtime.scheduler import Scheduler, StepPlan
+from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PATIENCE_S
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

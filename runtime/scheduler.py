@@ -19,11 +19,10 @@ from runtime.counters import EngineCounters
 from runtime.programs import AttainedService
 from runtime.request import GenerateJob, Request, Run
 from runtime.run_queue import RunQueue
-from runtime.scheduling_order import DEFAULT_ORDER, ORDERS
+from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PATIENCE_S, ORDERS
 
 # So much of the head of the queue is kept from looking old, one run a step.
 _REFRESHED_PREFIXES = 16
-DEFAULT_PATIENCE_S = 30.0
 
 
 @dataclass

@@ -57,5 +57,6 @@ def program(call: Standing) -> int:
     return (call.attained // _FIRST_LEVEL_TOKENS).bit_length()
 
 
+DEFAULT_PATIENCE_S = 30.0
 DEFAULT_ORDER = "fcfs"
 ORDERS: dict[str, Order] = {"fcfs": fcfs, "lpm": lpm, "priority": priority, "program": program}

@@ -7,15 +7,12 @@ inbox only, which is read between two steps.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
-
-import torch
 
 from radix import PrefixStore, Verdict
 from radix.eviction import DEFAULT_POLICY
@@ -25,12 +22,15 @@ from runtime.choice_output import ChoiceOutput
 from runtime.counters import EngineCounters
 from runtime.errors import EngineFailed, RequestCancelled, ShuttingDown
 from runtime.events import Event, FailedEvent, FinishedEvent, RequestRecord, StartedEvent
+from runtime.inbox import Inbox
 from runtime.loaded_model import LoadedModel
+from runtime.logit_rows import BadLogits, LogitRows
 from runtime.model_runner import ModelRunner
 from runtime.request import GenerateJob, Request, Run
-from runtime.sampler import BadLogits, SampledToken, TokenSampler, sample_rows
+from runtime.sampler import SampledToken, TokenSampler, sample_rows
 from runtime.scheduler import Scheduler, StepPlan
 from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PATIENCE_S
+from runtime.step_clock import StepClock, StepRecord
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -90,6 +90,8 @@ class Engine:
         self.config = config
         self.counters = EngineCounters()
         self.on_finished: list[Callable[[RequestRecord], None]] = []
+        # As `on_finished`, called on the engine thread: they must be quick.
+        self.on_step: list[Callable[[StepRecord], None]] = []
         # Called on the engine thread after every step, and when idle after every call: they must not block.
         self.after_step: list[Callable[[PrefixStore], None]] = []
         self._tokenizer = loaded.tokenizer
@@ -121,10 +123,8 @@ class Engine:
             pool_tokens=pool_tokens,
             max_queue=config.max_queue,
         )
-        # Callables, run in order on the engine thread.
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._inbox_lock = threading.Lock()
-        self._ended = False
+        self._inbox = Inbox()
+        self._clock = StepClock()
         self._requests: set[Request] = set()
         self._outgoing: dict[Request, list[Event]] = {}
         self._stop_at: float | None = None
@@ -146,7 +146,7 @@ class Engine:
         def stop() -> None:
             self._stop_at = time.monotonic() + drain_s
 
-        self._post(stop)
+        self._inbox.post(stop)
         self._thread.join()
 
     def submit(self, job: GenerateJob, on_events: Callable[[list[Event]], None]) -> Handle:
@@ -163,10 +163,10 @@ class Engine:
             self.counters.refused += 1
             raise
         request = Request(job, max_tokens, on_events)
-        if not self._post(lambda: self._take_in(request)):
+        if not self._inbox.post(lambda: self._take_in(request)):
             self._gate.admitted()
             raise ShuttingDown(_STOPPED)
-        return Handle(request, self._wake_up)
+        return Handle(request, self._inbox.wake)
 
     def explain(self, job: GenerateJob) -> Future[Verdict]:
         """Say why each prompt token of `job` would hit or miss if it were admitted now."""
@@ -184,19 +184,9 @@ class Engine:
             except BaseException as error:
                 future.set_exception(error)
 
-        if not self._post(run):
+        if not self._inbox.post(run):
             future.set_exception(ShuttingDown(_STOPPED))
         return future
-
-    def _post(self, action: Callable[[], None]) -> bool:
-        """Have the engine thread run `action` between two steps; False when it has ended."""
-        with self._inbox_lock:
-            if not self._ended:
-                self._inbox.put(action)
-            return not self._ended
-
-    def _wake_up(self) -> None:
-        self._post(_nothing)
 
     # On the engine thread
 
@@ -207,10 +197,8 @@ class Engine:
         except Exception as cause:
             log.exception("the engine's thread failed")
             error = EngineFailed(f"the engine failed: {type(cause).__name__}: {cause}")
-        with self._inbox_lock:
-            self._ended = True
         # Whoever asked for something before is told: nobody waits for a thread that is gone.
-        self._read_inbox(wait=False)
+        self._inbox.close()
         for request in list(self._requests):
             try:
                 self._fail(request, error)
@@ -222,24 +210,22 @@ class Engine:
 
     def _serve(self) -> None:
         while True:
-            self._read_inbox(wait=not self._requests and self._stop_at is None)
+            if not self._requests and self._stop_at is None:
+                self._inbox.wait()
+                self._clock.skip()
+            self._inbox.read()
             self._drop_cancelled()
+            self._clock.lap("inbox")
             if self._stop_at is not None and (not self._requests or time.monotonic() >= self._stop_at):
                 break
             if self._requests:
                 self._step()
             self._count_runs()
             self._send()
+            self._clock.lap("stream")
             self._notify()
-
-    def _read_inbox(self, *, wait: bool) -> None:
-        while True:
-            try:
-                action = self._inbox.get(block=wait)
-            except queue.Empty:
-                return
-            wait = False
-            action()
+            self._clock.lap("hooks")
+            self._record_step()
 
     def _take_in(self, request: Request) -> None:
         self.counters.requests += 1
@@ -271,6 +257,7 @@ class Engine:
         for run, error in plan.impossible:
             self._fail(run.request, EngineFailed(f"the request does not fit: {error}"))
         work = [(run, n) for run, n in plan.work if run.seq is not None]
+        self._clock.lap("schedule")
         if not work:
             return
         try:
@@ -281,26 +268,24 @@ class Engine:
                 self._fail(request, EngineFailed(f"the forward pass failed: {type(error).__name__}: {error}"))
             return
         self.counters.steps += 1
-        work, logits = self._without_bad_rows(work, logits)
+        self._clock.computed(len(work), sum(n for _, n in work))
+        if logits.bad:
+            work, logits = self._without_bad_rows(work, logits)
+        self._clock.lap("sample")
         self._commit(work)
+        self._clock.lap("commit")
         rows = [run for run, n in work if run.uncomputed == 0]
         self._choose(rows, logits)
 
     def _without_bad_rows(
-        self, work: list[tuple[Run, int]], logits: torch.Tensor
-    ) -> tuple[list[tuple[Run, int]], torch.Tensor]:
+        self, work: list[tuple[Run, int]], logits: LogitRows
+    ) -> tuple[list[tuple[Run, int]], LogitRows]:
         """Fail the requests whose logits are NaN or infinite before their KV is committed: nobody may hit on it."""
-        if not len(logits):
-            return work, logits
-        good = torch.isfinite(logits.amax(dim=1)).tolist()
-        if all(good):
-            return work, logits
         with_logits = [run for run, n in work if self._wants_logits(run, n)]
-        for row, (run, fine) in enumerate(zip(with_logits, good, strict=True)):
-            if not fine:
-                self._fail(run.request, BadLogits((row,)))
+        for row in logits.bad:
+            self._fail(with_logits[row].request, BadLogits((row,)))
         keep = [row for row, run in enumerate(with_logits) if not run.request.ended]
-        return [(run, n) for run, n in work if not run.request.ended], logits[keep]
+        return [(run, n) for run, n in work if not run.request.ended], logits.take(keep)
 
     @staticmethod
     def _wants_logits(run: Run, n: int) -> bool:
@@ -310,8 +295,8 @@ class Engine:
         self.counters.running = len(self._scheduler.running)
         self.counters.waiting = len(self._scheduler.waiting)
 
-    def _forward(self, plan: StepPlan, work: list[tuple[Run, int]]) -> torch.Tensor:
-        """Return the float32 logits [rows, vocab] of the runs whose tokens are all computed after this pass."""
+    def _forward(self, plan: StepPlan, work: list[tuple[Run, int]]) -> LogitRows:
+        """Return the logits of the runs whose tokens are all computed after this pass."""
         items = []
         for run, n in work:
             assert run.seq is not None
@@ -320,7 +305,11 @@ class Engine:
             items.append(BatchItem(run.tokens[start : start + n], start, run.seq.table, rows))
         if plan.copies:
             self._runner.copy_blocks(plan.copies)
-        return self._runner.forward(items)
+        laid_out = self._runner.prepare(items)
+        self._clock.lap("prepare")
+        logits = self._runner.run(laid_out, laid_out.logit_rows)
+        self._clock.lap("forward")
+        return LogitRows.of(logits)
 
     def _commit(self, work: list[tuple[Run, int]]) -> None:
         for run, n in work:
@@ -335,9 +324,27 @@ class Engine:
             self._store.commit(seq, tokens[:of_prompt])
             self._store.commit(seq, tokens[of_prompt:], output=True)
 
-    def _choose(self, rows: list[Run], logits: torch.Tensor) -> None:
-        """Sample a token for every run whose logits are there, and fork the ones whose prompt just ended."""
+    def _choose(self, rows: list[Run], logits: LogitRows) -> None:
+        """Give every run whose logits are there its next token."""
         now = time.monotonic()
+        choosers, sources = self._choosers(rows, now)
+        outputs = [run.output.token_ids for run in choosers]
+        tokens = sample_rows(logits.take(sources), [run.sampler for run in choosers], outputs)
+        self._clock.lap("sample")
+        for run, token in zip(choosers, tokens, strict=True):
+            if run.request.ended:
+                # Another choice of it failed a moment ago.
+                continue
+            try:
+                if isinstance(token, Exception):
+                    raise token
+                self._take_token(run, token, now)
+            except Exception as error:
+                self._fail_one(run.request, error, "could not be given its next token")
+        self._clock.lap("detokenize")
+
+    def _choosers(self, rows: list[Run], now: float) -> tuple[list[Run], list[int]]:
+        """Return who chooses from which row of the logits, after forking the runs whose prompt just ended."""
         choosers: list[Run] = []
         sources: list[int] = []
         row = 0
@@ -358,37 +365,10 @@ class Engine:
                     choosers.append(child)
                     sources.append(row)
             row += 1
-        if not choosers:
-            return
-        if len(sources) != len(logits):
-            logits = logits[sources]
-        for run, token in self._sample(choosers, logits):
-            if run.request.ended:
-                # Another choice of it failed a moment ago.
-                continue
-            try:
-                if isinstance(token, Exception):
-                    raise token
-                self._take_token(run, token)
-            except Exception as error:
-                self._fail_one(run.request, error, "could not be given its next token")
+        return choosers, sources
 
-    def _sample(self, runs: list[Run], logits: torch.Tensor) -> list[tuple[Run, SampledToken | Exception]]:
-        while True:
-            try:
-                samplers = [run.sampler for run in runs]
-                return list(zip(runs, sample_rows(logits, samplers, [r.output.token_ids for r in runs]), strict=True))
-            except BadLogits as error:
-                for row in error.rows:
-                    self._fail(runs[row].request, error)
-                keep = [i for i, run in enumerate(runs) if not run.request.ended]
-                if not keep:
-                    return []
-                runs, logits = [runs[i] for i in keep], logits[keep]
-
-    def _take_token(self, run: Run, token: SampledToken) -> None:
+    def _take_token(self, run: Run, token: SampledToken, now: float) -> None:
         request = run.request
-        now = time.monotonic()
         if request.first_token is None:
             request.first_token = now
         if run.last_token_at is not None:
@@ -453,6 +433,8 @@ class Engine:
             except Exception:
                 log.exception("a hook after the step failed")
 
-
-def _nothing() -> None:
-    """Wakes the engine thread."""
+    def _record_step(self) -> None:
+        record = self._clock.take()
+        if record is not None:
+            for callback in self.on_step:
+                callback(record)

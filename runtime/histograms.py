@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -19,7 +20,8 @@ class Histogram:
     def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
         self.name = name
         self._documentation = documentation
-        self._bounds = np.array(bounds, dtype=np.float64)
+        self._upper = [float(bound) for bound in bounds]
+        self._bounds = np.array(self._upper, dtype=np.float64)
         self._labels = [*(repr(float(bound)) for bound in bounds), "+Inf"]
         self._counts = np.zeros(len(bounds) + 1, dtype=np.int64)
         self._sum = 0.0
@@ -35,10 +37,20 @@ class Histogram:
             self._counts += counts
             self._sum += float(array.sum())
 
+    def observe_one(self, value: float) -> None:
+        """Count one value, in a microsecond; from any thread."""
+        at = bisect_left(self._upper, value)
+        with self._lock:
+            self._counts[at] += 1
+            self._sum += value
+
     def family(self) -> HistogramMetricFamily:
         """The counts so far, for a scrape."""
+        buckets, total = self.read()
+        return HistogramMetricFamily(self.name, self._documentation, buckets=buckets, sum_value=total)
+
+    def read(self) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative counts by upper bound, and the sum of all values."""
         with self._lock:
             cumulative, total = np.cumsum(self._counts).tolist(), self._sum
-        return HistogramMetricFamily(
-            self.name, self._documentation, buckets=list(zip(self._labels, cumulative, strict=True)), sum_value=total
-        )
+        return list(zip(self._labels, cumulative, strict=True)), total

@@ -23,6 +23,7 @@ from runtime.publisher import PublisherStatus
 from runtime.request_histograms import RequestHistograms
 from runtime.retention_metrics import holds, misses
 from runtime.settings import BadConfig
+from runtime.step_histograms import StepHistograms
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -107,7 +108,9 @@ class _RuntimeCollector(Collector):
         self._keeping = keeping
         self._publisher = publisher
         self._requests = RequestHistograms()
+        self._steps = StepHistograms()
         engine.on_finished.append(self._requests.record)
+        engine.on_step.append(self._steps.record)
         self._store = _LastKnownStats(engine)
 
     def collect(self) -> Iterator[Metric]:
@@ -121,6 +124,7 @@ class _RuntimeCollector(Collector):
         if self._keeping is not None:
             yield from holds(self._keeping())
         yield from self._requests.families()
+        yield self._steps.family()
         if self._publisher is not None:
             yield from _redis(self._publisher())
 

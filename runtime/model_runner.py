@@ -41,9 +41,13 @@ class ModelRunner:
         the order of its tokens. Raises InvalidRequest when an item names tokens or blocks that do not exist, or wants
         more rows than it has tokens.
         """
-        self._check_tokens(items)
-        plan = StepPlan(items, self.pool.block_size, self.pool.num_blocks, self.pool.device)
+        plan = self.prepare(items)
         return self.run(plan, plan.logit_rows)
+
+    def prepare(self, items: Sequence[BatchItem]) -> StepPlan:
+        """Lay out a step for `run`. Raises as `forward` does."""
+        self._check_tokens(items)
+        return StepPlan(items, self.pool.block_size, self.pool.num_blocks, self.pool.device)
 
     def run(self, plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
         """Float32 logits `[len(rows), vocab]` of packed rows of a plan; writes the KV of all of the plan's tokens."""

@@ -13,21 +13,12 @@ import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from runtime.errors import EngineFailed
+from runtime.logit_rows import BadLogits, LogitRows
 from runtime.penalties import Penalties
 from runtime.sampling_params import SamplingParams
 
 # Transformers' warpers ask for the token history and do not read it.
 _NO_HISTORY = cast(torch.LongTensor, torch.empty((1, 0), dtype=torch.int64))
-
-
-class BadLogits(EngineFailed):
-    """Rows of logits without a finite largest value. `rows` are their indices; no sampler has drawn yet."""
-
-    def __init__(self, rows: tuple[int, ...]) -> None:
-        super().__init__(
-            f"the model's logits hold NaN or infinity (rows {list(rows)} of the batch), so no token is chosen"
-        )
-        self.rows = rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +73,9 @@ class TokenSampler:
             raise EngineFailed(
                 f"a row of logits has shape {tuple(logits.shape)}, the vocabulary {self._vocab_size} ids"
             )
-        _refuse_bad_rows(logits.max()[None])
+        rows = LogitRows.of(logits[None])
+        if rows.bad:
+            raise BadLogits(rows.bad)
         return self.choose(logits.detach().to("cpu", torch.float32), output)
 
     def choose(self, row: torch.Tensor, output: list[int]) -> SampledToken:
@@ -145,31 +138,23 @@ def _finite(token_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor
     return token_ids[kept], scores[:, kept]
 
 
-def _refuse_bad_rows(largest: torch.Tensor) -> None:
-    # A maximum is NaN when any entry is, so the largest values speak for their whole rows.
-    if not bool(torch.isfinite(largest).all()):
-        raise BadLogits(tuple(torch.nonzero(~torch.isfinite(largest)).flatten().tolist()))
-
-
 def sample_rows(
-    logits: torch.Tensor, samplers: list[TokenSampler], outputs: list[list[int]]
+    rows: LogitRows, samplers: list[TokenSampler], outputs: list[list[int]]
 ) -> list[SampledToken | Exception]:
-    """One token for each row of float [rows, vocab] logits, on any device; the error where its choice failed.
+    """One token for each row; the error where its choice failed.
 
-    Plain greedy rows share one argmax; the others are copied to the CPU together and chosen one by one.
+    Plain greedy rows take the likeliest token; the others are copied to the CPU together and chosen one by one.
     Raises BadLogits, before any sampler draws, naming the rows; the other rows may be sampled in a second call.
     """
-    if not samplers:
-        return []
-    largest, best = logits.max(dim=-1)
-    _refuse_bad_rows(largest)
-    chosen: list[SampledToken | Exception] = [SampledToken(token, None, ()) for token in best.tolist()]
+    if rows.bad:
+        raise BadLogits(rows.bad)
+    chosen: list[SampledToken | Exception] = [SampledToken(token, None, ()) for token in rows.best]
     special = [row for row, sampler in enumerate(samplers) if not sampler.plain_greedy]
     if special:
-        rows = logits[special].detach().to("cpu", torch.float32)
+        logits = rows.logits[special].detach().to("cpu", torch.float32)
         for index, row in enumerate(special):
             try:
-                chosen[row] = samplers[row].choose(rows[index], outputs[row])
+                chosen[row] = samplers[row].choose(logits[index], outputs[row])
             except Exception as error:
                 chosen[row] = error
     return chosen

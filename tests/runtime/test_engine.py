@@ -277,18 +277,18 @@ def test_a_failing_forward_pass_loses_its_requests_and_nothing_else(
 ) -> None:
     with running(tiny) as harness:
         runner = harness.engine._runner
-        forward = runner.forward
+        run = runner.run
         harness.run(prompt(40), max_tokens=2)
 
-        def explode(items: Any) -> Any:
-            forward(items)
+        def explode(*step: Any) -> Any:
+            run(*step)
             raise RuntimeError("the device is on fire")
 
-        monkeypatch.setattr(runner, "forward", explode)
+        monkeypatch.setattr(runner, "run", explode)
         reply = harness.submit(prompt(80, 1), max_tokens=2).wait()
         assert isinstance(reply.error, EngineFailed)
         assert "on fire" in str(reply.error)
-        monkeypatch.setattr(runner, "forward", forward)
+        monkeypatch.setattr(runner, "run", run)
         assert harness.run(prompt(80, 1), max_tokens=2).finished.usage.cached_tokens == 0
         assert harness.run(prompt(40), max_tokens=2).finished.usage.cached_tokens == 39
 
@@ -386,20 +386,18 @@ def test_draining_ends_at_its_limit(tiny: LoadedModel) -> None:
 def test_kv_behind_bad_logits_is_not_published(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tiny) as harness:
         runner = harness.engine._runner
-        forward = runner.forward
+        run = runner.run
 
-        def half_broken(items: Any) -> Any:
-            logits = forward(items).clone()
-            for row, item in enumerate(item for item in items if item.logit_rows):
-                if item.tokens[-1] == 99:
-                    logits[row] = float("nan")
+        def half_broken(plan: Any, rows: Any) -> Any:
+            logits = run(plan, rows).clone()
+            logits[plan.input_ids[0, rows] == 99] = float("nan")
             return logits
 
-        monkeypatch.setattr(runner, "forward", half_broken)
+        monkeypatch.setattr(runner, "run", half_broken)
         bad = harness.submit([*prompt(40), 99], max_tokens=4)
         good = harness.submit([*prompt(40, 1), 98], max_tokens=4)
         assert isinstance(bad.wait().error, EngineFailed)
         assert len(good.tokens) == 4
         assert harness.engine.call(lambda store: store.match([*prompt(40), 99], harness.namespace)).result(60) < 41
-        monkeypatch.setattr(runner, "forward", forward)
+        monkeypatch.setattr(runner, "run", run)
         assert len(harness.run([*prompt(40), 99], max_tokens=4).tokens) == 4

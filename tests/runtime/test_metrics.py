@@ -20,6 +20,7 @@ from runtime.metrics import MetricsServer, RuntimeMetrics
 from runtime.publisher import PublisherStatus
 from runtime.request_histograms import RequestHistograms
 from runtime.settings import BadConfig
+from runtime.step_clock import PARTS
 from tests.runtime.engine_harness import Harness, running
 
 STATUS = PublisherStatus(up=True, lag_s=0.25, outages=2, rewrites=3, dropped_events=4, error="")
@@ -125,7 +126,7 @@ def test_a_busy_engine_delays_no_scrape(harness: Harness, server: MetricsServer)
             assert during["radixloop_cached_tokens"] == before["radixloop_cached_tokens"]
             assert during["radixloop_prompt_tokens_total"] == 40
         assert during["radixloop_pool_stats_age_seconds"] > 0.5, "and the scrape says how old the figures are"
-        assert harness.engine._inbox.qsize() <= 1, "scrapes do not pile up in front of the engine"
+        assert len(harness.engine._inbox) <= 1, "scrapes do not pile up in front of the engine"
     finally:
         release.set()
     harness.run(prompt(60, 3), max_tokens=2)
@@ -235,6 +236,16 @@ def test_histogram_counts_like_prometheus_own() -> None:
         return {(s.name, str(s.labels)): s.value for s in family.samples if not s.name.endswith("_created")}
 
     assert samples(ours.family()) == samples(next(iter(reference.collect())))
+
+
+def test_every_part_of_every_step_is_timed(harness: Harness, server: MetricsServer) -> None:
+    harness.run(prompt(40), max_tokens=6)
+    metrics = scrape(server)
+    steps = metrics["radixloop_engine_steps_total"]
+    assert steps == 6
+    for part in PARTS:
+        assert metrics[f'radixloop_step_seconds_count{{part="{part}"}}'] == steps
+    assert metrics['radixloop_step_seconds_sum{part="forward"}'] > 0
 
 
 def test_every_missed_token_has_one_cause(harness: Harness, server: MetricsServer) -> None:

@@ -20,7 +20,8 @@ from transformers import (
 )
 
 from runtime.errors import EngineFailed
-from runtime.sampler import BadLogits, SampledToken, TokenSampler, sample_rows
+from runtime.logit_rows import BadLogits, LogitRows
+from runtime.sampler import SampledToken, TokenSampler, sample_rows
 from runtime.sampling_params import SamplingParams
 
 VOCAB = 40
@@ -71,12 +72,17 @@ def distribution(chooser: TokenSampler, logits: torch.Tensor, output: list[int] 
 
 SETTINGS = [
     {"temperature": 1.0},
-    {"temperature": 0.3},
-    {"temperature": 2.5},
-    {"temperature": 1.0, "top_k": 5},
-    {"temperature": 1.0, "top_p": 0.8},
-    {"temperature": 1.0, "top_p": 0.01},
-    {"temperature": 1.0, "min_p": 0.2},
+    *(
+        pytest.param(wanted, marks=pytest.mark.slow)
+        for wanted in (
+            {"temperature": 0.3},
+            {"temperature": 2.5},
+            {"temperature": 1.0, "top_k": 5},
+            {"temperature": 1.0, "top_p": 0.8},
+            {"temperature": 1.0, "top_p": 0.01},
+            {"temperature": 1.0, "min_p": 0.2},
+        )
+    ),
     {"temperature": 1.7, "top_k": 12, "top_p": 0.7, "min_p": 0.1},
 ]
 
@@ -159,7 +165,7 @@ def test_the_same_seed_gives_the_same_tokens_whatever_the_batch() -> None:
         samplers = [*company[:place], mine, *company[place:]]
         logits = torch.stack([row if each is mine else random_logits(int(rng.integers(999))) for each in samplers])
         outputs = [output if each is mine else [] for each in samplers]
-        output.append(sample_rows(logits, samplers, outputs)[place].token_id)
+        output.append(sample_rows(LogitRows.of(logits), samplers, outputs)[place].token_id)
     assert output == alone
 
 
@@ -323,15 +329,17 @@ def test_rows_of_every_kind_are_chosen_as_they_are_alone() -> None:
     ]
     logits = torch.stack([random_logits(seed) for seed in range(len(kinds))])
     outputs = [[seed, seed, 3] for seed in range(len(kinds))]
-    together = sample_rows(logits, [sampler(**kind) for kind in kinds], outputs)
+    together = sample_rows(LogitRows.of(logits), [sampler(**kind) for kind in kinds], outputs)
     alone = [sampler(**kind).sample(row, out) for kind, row, out in zip(kinds, logits, outputs, strict=True)]
     assert together == alone
-    assert sample_rows(torch.empty(0, VOCAB), [], []) == []
+    assert sample_rows(LogitRows.of(torch.empty(0, VOCAB)), [], []) == []
 
 
 def test_half_precision_logits_are_taken() -> None:
     logits = random_logits(8).to(torch.bfloat16)
-    [token] = sample_rows(logits[None], [sampler(temperature=1.0, top_p=0.9, seed=0, logprobs=True)], [[]])
+    [token] = sample_rows(
+        LogitRows.of(logits[None]), [sampler(temperature=1.0, top_p=0.9, seed=0, logprobs=True)], [[]]
+    )
     expected = np.log(softmax(logits.double().numpy()))[token.token_id]
     assert token.logprob == pytest.approx(expected, abs=1e-5)
 
@@ -380,10 +388,10 @@ def test_a_broken_row_costs_the_others_no_draw() -> None:
     broken[2, 0] = float("nan")
     samplers = [sampler(temperature=1.0, seed=seed) for seed in range(4)]
     with pytest.raises(BadLogits) as caught:
-        sample_rows(broken, samplers, [[]] * 4)
+        sample_rows(LogitRows.of(broken), samplers, [[]] * 4)
     assert caught.value.rows == (1, 2)
     good = [0, 3]
-    again = sample_rows(broken[good], [samplers[row] for row in good], [[], []])
+    again = sample_rows(LogitRows.of(broken).take(good), [samplers[row] for row in good], [[], []])
     assert again == [expected[0], expected[3]]
 
 

@@ -128,14 +128,14 @@ class Recorder:
         self.rows: list[torch.Tensor] = []
 
     def watch(self, harness: Harness) -> None:
-        forward = harness.engine._runner.forward
+        run = harness.engine._runner.run
 
-        def recording(items: Any) -> torch.Tensor:
-            logits: torch.Tensor = forward(items)
+        def recording(*step: Any) -> torch.Tensor:
+            logits = run(*step)
             self.rows.append(logits.clone())
             return logits
 
-        harness.engine._runner.forward = recording  # type: ignore[method-assign]
+        harness.engine._runner.run = recording  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -76,6 +76,11 @@ class ServeConfig(BaseModel):
     attention: str = setting(
         "auto", MODEL, "Attention back end; auto takes the best that the device has.", metavar="NAME"
     )
+    deterministic: bool = setting(
+        False,
+        MODEL,
+        "Equal bits for equal prompts, whatever is cached and whatever else runs. CPU only, slower.",
+    )
     max_context: int | None = setting(
         None, MODEL, "Lower the model's context length.", metavar="TOKENS", shown="the model's", ge=2
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from pathlib import Path
@@ -12,13 +11,19 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from runtime.attention import make_backend
+from runtime.attention.deterministic import DeterministicAttention
 from runtime.attention.hook import HOOK
+from runtime.bit_probe import probe_bits
 from runtime.errors import InvalidRequest, ModelNotFound, ModelRefused
 from runtime.fingerprint import fingerprint, folder_digest
+from runtime.forward import ModelForward
+from runtime.forward_choice import check_choice, choose_forward
+from runtime.linear_groups import group_linears
 from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.model_files import locate, short_name
 from runtime.probe import probe, trace_layers
 from runtime.refusals import refuse_unservable
+from runtime.row_invariant import make_row_invariant
 from runtime.weight_layout import lay_out_for_decode
 
 log = logging.getLogger(__name__)
@@ -33,17 +38,21 @@ DTYPES = {
 }
 
 
-def load_model(model: str, *, dtype: str = "auto", device: str = "auto", attention: str = "auto") -> LoadedModel:
+def load_model(
+    model: str, *, dtype: str = "auto", device: str = "auto", attention: str = "auto", deterministic: bool = False
+) -> LoadedModel:
     """Load a model, route its attention through the cache, and check its answers against the ordinary forward.
 
     model: `smollm2` or `gemma3-270m` (weights from an installed package), a local folder, a `.gguf` file, or a hub id.
     dtype: `auto` (float32 on CPU, bfloat16 on CUDA), float32, bfloat16 or float16. device: `auto`, `cpu`, `cuda`, ...
-    attention: `auto` or the name of a back end. Nothing is fetched unless `model` is a hub id that is not in the hub's
-    local cache. Raises ModelNotFound, ModelRefused (the message says why), or InvalidRequest for a bad setting.
+    attention: `auto` or the name of a back end. deterministic: no bit of an answer depends on what was cached or on
+    what shares the batch (runtime.row_invariant says how); the attention back end is then of that name. Nothing is
+    fetched unless `model` is a hub id that is not in the hub's local cache. Raises ModelNotFound, ModelRefused (the
+    message says why), or InvalidRequest for a bad setting.
     """
     target = _device(device)
     weights_dtype = _dtype(dtype, target)
-    make_backend(attention)
+    make_backend(_attention(attention, deterministic))
     began = time.monotonic()
     folder, source_digest = locate(model, weights_dtype)
     try:
@@ -56,16 +65,27 @@ def load_model(model: str, *, dtype: str = "auto", device: str = "auto", attenti
     network, tokenizer = _read(folder, weights_dtype)
     network.to(target)
     loaded = prepare_model(
-        network, tokenizer, name=short_name(model), weights_digest=weights_digest, attention=attention
+        network,
+        tokenizer,
+        name=short_name(model),
+        weights_digest=weights_digest,
+        attention=attention,
+        deterministic=deterministic,
     )
     log.info("loaded %s in %.1f s", model, time.monotonic() - began)
     return loaded
 
 
 def prepare_model(
-    network: Any, tokenizer: Any, *, name: str, weights_digest: str = "", attention: str = "auto"
+    network: Any,
+    tokenizer: Any,
+    *,
+    name: str,
+    weights_digest: str = "",
+    attention: str = "auto",
+    deterministic: bool = False,
 ) -> LoadedModel:
-    """Make a transformers model in memory servable: refusals, hook, layer trace, probe.
+    """Make a transformers model in memory servable: refusals, hook, layer trace, probes.
 
     tokenizer may be None (a model of random weights has none). Raises ModelRefused.
     """
@@ -73,18 +93,20 @@ def prepare_model(
     network.eval()
     network.requires_grad_(False)
     lay_out_for_decode(network)
+    if deterministic:
+        make_row_invariant(network)
     network.set_attn_implementation(HOOK)
     if network.config._attn_implementation != HOOK:
         raise ModelRefused(f"{type(network).__name__} does not let its attention be replaced")
-    layers = trace_layers(network)
-    backend = make_backend(attention)
+    layers, options = trace_layers(network)
+    backend = make_backend(_attention(attention, deterministic))
     text = network.config.get_text_config(decoder=True)
     kv_dtype = network.dtype
     info = ModelInfo(
         name=name,
         architecture=type(network).__name__,
         context_length=int(getattr(text, "max_position_embeddings", 0) or 0),
-        vocab_size=int(network.get_output_embeddings().weight.shape[0]),
+        vocab_size=int(network.get_output_embeddings().out_features),
         num_layers=len(layers),
         kv_heads=max(shape.kv_heads for shape in layers),
         head_dim=max(shape.key_dim for shape in layers),
@@ -96,10 +118,12 @@ def prepare_model(
         fingerprint=fingerprint(network, tokenizer, weights_digest, kv_dtype),
         has_chat_template=getattr(tokenizer, "chat_template", None) is not None,
         attention_backend=backend.name,
+        forward=ModelForward.name,
     )
-    keeps_logit_rows = "logits_to_keep" in inspect.signature(network.forward).parameters
-    loaded = LoadedModel(network, tokenizer, info, layers, kv_dtype, keeps_logit_rows)
+    loaded = LoadedModel(network, tokenizer, info, layers, kv_dtype, ModelForward(network))
     error = probe(loaded)
+    if deterministic:
+        probe_bits(loaded)
     log.info("%s: logits through the cache differ from the ordinary forward by %.1e (relative)", name, error)
     return loaded
 
@@ -129,6 +153,14 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise InvalidRequest("device", name, f"must be a device that torch can use here ({error})") from error
     return device
+
+
+def _attention(name: str, deterministic: bool) -> str:
+    if not deterministic:
+        return name
+    if name not in ("auto", DeterministicAttention.name):
+        raise InvalidRequest("attention", name, "must be auto in deterministic mode, which has a back end of its own")
+    return DeterministicAttention.name
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

@@ -68,7 +68,12 @@ async def _serve(config: ServeConfig) -> int:
             # Only to refuse a bad URL before the model is loaded.
             connect(config.redis, timeout_s=1.0).close()
         loaded = await asyncio.to_thread(
-            load_model, config.model, dtype=config.dtype, device=config.device, attention=config.attention
+            load_model,
+            config.model,
+            dtype=config.dtype,
+            device=config.device,
+            attention=config.attention,
+            deterministic=config.deterministic,
         )
         redis_url = None if config.redis == "off" else config.redis
         if embedded is not None:

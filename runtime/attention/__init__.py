@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from runtime.attention.deterministic import DeterministicAttention
 from runtime.attention.interface import AttentionBackend, AttentionOptions
 from runtime.attention.reference import ReferenceAttention
 from runtime.attention.sdpa import SdpaAttention
 from runtime.errors import InvalidRequest
 
-BACKENDS: dict[str, type[AttentionBackend]] = {"reference": ReferenceAttention, "sdpa": SdpaAttention}
+BACKENDS: dict[str, type[AttentionBackend]] = {
+    "reference": ReferenceAttention,
+    "sdpa": SdpaAttention,
+    "deterministic": DeterministicAttention,
+}
 
 
 def make_backend(name: str) -> AttentionBackend:

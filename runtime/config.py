@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from radix.eviction import DEFAULT_POLICY, POLICIES
-from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PATIENCE_S, ORDERS
+from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
 from runtime.settings import BadConfig, explain, setting
 
 MODEL, LISTEN, POOL, KEEP = "Model", "Listening", "KV pool", "What is kept"
@@ -196,14 +196,13 @@ class ServeConfig(BaseModel):
         "(sessions and named conversations that had least computed for them).",
         metavar="NAME",
     )
-    order_patience_seconds: float = setting(
-        DEFAULT_PATIENCE_S,
+    order_passes: int = setting(
+        DEFAULT_PASSES,
         WORK,
-        "So long may a request be passed by later ones under --order; then first come, first served.",
-        metavar="SECONDS",
-        gt=0,
-        le=86400,
-        allow_inf_nan=False,
+        "Turns that --order may give to others before the request that waits longest has one.",
+        metavar="N",
+        ge=0,
+        le=1_000_000,
     )
     max_sessions: int = setting(1024, WORK, "Sessions that may be open.", metavar="N", ge=1, le=1_000_000)
     session_idle_seconds: float = setting(

@@ -29,7 +29,7 @@ from runtime.model_runner import ModelRunner
 from runtime.request import GenerateJob, Request, Run
 from runtime.sampler import SampledToken, TokenSampler, sample_rows
 from runtime.scheduler import Scheduler, StepPlan
-from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PATIENCE_S
+from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES
 from runtime.step_clock import StepClock, StepRecord
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class EngineConfig:
         max_batch_tokens: tokens that one forward pass computes at most.
         max_running: choices that run at once.
         max_queue: requests that wait at most.
-        order, patience_s: see `runtime.scheduler.Scheduler`.
+        order, passes: see `runtime.scheduler.Scheduler`.
         leasable_share: of the pool, how much leases may cover together.
         record_events: keep block events for whoever takes them with `call(PrefixStore.events)`.
         explain_across_namespaces: let a verdict say that another namespace holds the prompt.
@@ -61,7 +61,7 @@ class EngineConfig:
     max_running: int = 32
     max_queue: int = 256
     order: str = DEFAULT_ORDER
-    patience_s: float = DEFAULT_PATIENCE_S
+    passes: int = DEFAULT_PASSES
     eviction: str = DEFAULT_POLICY
     leasable_share: float = 0.5
     record_events: bool = False
@@ -115,7 +115,7 @@ class Engine:
             max_running=config.max_running,
             explain_across=config.explain_across_namespaces,
             order=config.order,
-            patience_s=config.patience_s,
+            passes=config.passes,
         )
         self._gate = AdmissionGate(
             vocab_size=loaded.info.vocab_size,

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 MAX_PROGRAMS = 8192
 
 
-class AttainedService:
-    """Tokens computed for each program; the longest unused are forgotten beyond the bound, and begin anew."""
+@dataclass(slots=True)
+class Program:
+    """What is known of one.
+
+    Attributes:
+        began: ticket of its first call.
+        attained: tokens, prompt and output, computed for it so far.
+    """
+
+    began: int
+    attained: int = 0
+
+
+class Programs:
+    """Programs by name; the one that called least recently is forgotten beyond the bound, and begins anew."""
 
     def __init__(self, limit: int = MAX_PROGRAMS) -> None:
         self._limit = limit
-        # Least recently charged first.
-        self._tokens: OrderedDict[Hashable, int] = OrderedDict()
+        # Least recently called first.
+        self._programs: OrderedDict[Hashable, Program] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return len(self._programs)
 
-    def of(self, program: Hashable) -> int:
-        """Tokens, prompt and output, computed so far."""
-        return self._tokens.get(program, 0)
-
-    def charge(self, program: Hashable, tokens: int) -> None:
-        self._tokens[program] = self._tokens.pop(program, 0) + tokens
-        if len(self._tokens) > self._limit:
-            self._tokens.popitem(last=False)
+    def called(self, name: Hashable, ticket: int) -> Program:
+        """A call of a program arrives."""
+        program = self._programs.pop(name, None) or Program(ticket)
+        self._programs[name] = program
+        if len(self._programs) > self._limit:
+            self._programs.popitem(last=False)
+        return program

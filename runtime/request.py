@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from radix import Namespace, Sequence, Verdict
 from runtime.choice_output import ChoiceOutput
 from runtime.events import Event, RequestRecord, Timing, Usage
+from runtime.programs import Program
 from runtime.sampler import TokenSampler
 from runtime.sampling_params import SamplingParams
 
@@ -101,15 +102,15 @@ class Place:
 
     Attributes:
         ticket: counts arrivals.
-        since: when it arrived, seconds on the scheduler's clock.
         rank: by the scheduling order; the lower goes first.
+        program: what the call belongs to; None where it has no name, and nobody asked.
         resumed: it ran before and was preempted.
         leader: the run found last to compute a part of this one's prefix, up to position `shared`.
     """
 
     ticket: int = 0
-    since: float = 0.0
-    rank: int = 0
+    rank: tuple[int, ...] = ()
+    program: Program | None = None
     resumed: bool = False
     leader: Run | None = None
     shared: int = 0

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from radix import Cause, Copy, OutOfBlocks, PrefixStore, Sequence, Verdict, common_prefix
 from runtime.counters import EngineCounters
-from runtime.programs import AttainedService
 from runtime.request import GenerateJob, Request, Run
 from runtime.run_queue import RunQueue
-from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PATIENCE_S, ORDERS
+from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
 
 # So much of the head of the queue is kept from looking old, one run a step.
 _REFRESHED_PREFIXES = 16
@@ -72,7 +71,7 @@ class Scheduler:
         max_batch_tokens: that one step computes.
         max_running: runs that are admitted at once; forks may pass it.
         order: see `scheduling_order.ORDERS`.
-        patience_s: so long may a run be passed by others that came after it, and no longer.
+        passes: see `runtime.run_queue.RunQueue`.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Scheduler:
         max_running: int,
         explain_across: bool,
         order: str = DEFAULT_ORDER,
-        patience_s: float = DEFAULT_PATIENCE_S,
+        passes: int = DEFAULT_PASSES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -93,17 +92,13 @@ class Scheduler:
         self._max_running = max_running
         self._explain_across = explain_across
         self._clock = clock
-        self._service = AttainedService()
-        self.waiting = RunQueue(ORDERS[order], self._standing, patience_s, clock)
+        self.waiting = RunQueue(ORDERS[order], passes, store)
         # In the order of admission.
         self.running: list[Run] = []
         # Runs that left the pool so far. A run that found no room is not tried again before the next one does.
         self._departures = 0
         self._no_room: tuple[Run, int] | None = None
         self._steps = 0
-
-    def _standing(self, run: Run) -> CallStanding:
-        return CallStanding(run, self._store, self._service)
 
     def enqueue(self, run: Run) -> None:
         self.waiting.add(run)
@@ -156,9 +151,8 @@ class Scheduler:
         step.plan.work.append((run, n))
         step.done.add(run)
         step.budget -= n
-        program = run.request.job.program
-        if program is not None:
-            self._service.charge(program, n)
+        if run.place.program is not None:
+            run.place.program.attained += n
 
     # Prompts
 
@@ -169,6 +163,7 @@ class Scheduler:
             return
         step.running = sum(run.seq is not None for run in self.running)
         in_order = self.waiting.in_order(prefilling)
+        budget = step.budget
         for run in in_order:
             if step.budget == 0:
                 break
@@ -177,6 +172,8 @@ class Scheduler:
                     self._compute(run, step)
             elif run in self.waiting and not step.full:
                 self._serve_waiting(run, step)
+        if step.budget < budget:
+            self.waiting.turn_over(step.done)
         self._refresh_one([run for run in in_order[: 2 * _REFRESHED_PREFIXES] if run in self.waiting])
 
     def _serve_waiting(self, run: Run, step: _Step) -> None:

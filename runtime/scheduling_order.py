@@ -1,8 +1,8 @@
 """Scheduling orders: who computes first among the calls whose prompt is not computed yet.
 
 An order is one function of a call's standing; what sorts first goes first, ties go to whoever came first. Whatever the
-order, a call that has waited for the queue's patience goes before everything that came after it (`runtime.run_queue`).
-To add an order, write the function and name it in ORDERS.
+order, the longest waiting has its turn every so often (`runtime.run_queue`). To add an order, write the function and
+name it in ORDERS.
 """
 
 from __future__ import annotations
@@ -26,37 +26,43 @@ class Standing(Protocol):
     def attained(self) -> int:
         """Tokens, prompt and output, that were computed for the call's program so far."""
 
-
-Order: TypeAlias = Callable[[Standing], int]
-
-# Programs whose service differs by less than a factor of two are equals, and served as they come: exactly ranked, two
-# long programs would take turns and both end late.
-_FIRST_LEVEL_TOKENS = 1024
+    @property
+    def began(self) -> int:
+        """When the call's program came; counts up."""
 
 
-def fcfs(call: Standing) -> int:
+# Numbers, of which the first that differs decides.
+Key: TypeAlias = tuple[int, ...]
+Order: TypeAlias = Callable[[Standing], Key]
+
+# A turn of a long agent's session, more or less.
+_FIRST_LEVEL_TOKENS = 8192
+
+
+def fcfs(call: Standing) -> Key:
     """First come, first served."""
-    return 0
+    return ()
 
 
-def lpm(call: Standing) -> int:
+def lpm(call: Standing) -> Key:
     """Longest cached prefix first, after SGLang (Zheng et al. 2024): uses what is cached before it is evicted."""
-    return -call.cached
+    return (-call.cached,)
 
 
-def priority(call: Standing) -> int:
+def priority(call: Standing) -> Key:
     """Highest priority of the request first."""
-    return -call.priority
+    return (-call.priority,)
 
 
-def program(call: Standing) -> int:
+def program(call: Standing) -> Key:
     """Least attained service first, by program and not by call, after Autellix (Luo et al. 2025).
 
-    Levels double, as in a multi-level feedback queue, so a short loop passes a long one without knowing its length.
+    Levels double, as in a multi-level feedback queue, so that a short loop passes a long one without knowing its
+    length. On one level the program that came first goes first: taking turns, both would end late.
     """
-    return (call.attained // _FIRST_LEVEL_TOKENS).bit_length()
+    return (call.attained // _FIRST_LEVEL_TOKENS).bit_length(), call.began
 
 
-DEFAULT_PATIENCE_S = 30.0
+DEFAULT_PASSES = 3
 DEFAULT_ORDER = "fcfs"
 ORDERS: dict[str, Order] = {"fcfs": fcfs, "lpm": lpm, "priority": priority, "program": program}

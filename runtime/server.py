@@ -111,7 +111,7 @@ class Runtime:
                 max_running=config.max_running,
                 max_queue=config.max_queue,
                 order=config.order,
-                patience_s=config.order_patience_seconds,
+                passes=config.order_passes,
                 eviction=config.eviction,
                 leasable_share=config.leasable_share,
                 explain_across_namespaces=config.explain_across_namespaces,

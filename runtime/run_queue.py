@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from itertools import count, islice
 
 from radix import PrefixStore
@@ -99,7 +99,7 @@ class RunQueue:
         if not runs:
             return runs
         runs.sort(key=_ticket)
-        first = self._first_come = runs[0]
+        self._first_come = runs[0]
         if self._passed < self._passes:
             runs.sort(key=_key)
         else:

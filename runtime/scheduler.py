@@ -41,29 +41,6 @@ class StepPlan:
     impossible: list[tuple[Run, OutOfBlocks]] = field(default_factory=list)
 
 
-class CallStanding:
-    """What a scheduling order is told about a run; see `scheduling_order.Standing`."""
-
-    def __init__(self, run: Run, store: PrefixStore, service: AttainedService) -> None:
-        self._run = run
-        self._store = store
-        self._service = service
-
-    @property
-    def priority(self) -> int:
-        return self._run.request.job.priority
-
-    @property
-    def cached(self) -> int:
-        job = self._run.request.job
-        return 0 if job.bypass_cache else self._store.match(job.tokens[:-1], job.namespace, job.public_tokens)
-
-    @property
-    def attained(self) -> int:
-        program = self._run.request.job.program
-        return self.cached if program is None else self._service.of(program)
-
-
 class Scheduler:
     """Owns the order of runs; the store owns the room.
 

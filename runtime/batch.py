@@ -85,7 +85,8 @@ class StepPlan:
         self.block_size = block_size
         self.rows: list[Row] = []
         self._derived: dict[Any, Any] = {}
-        tokens, positions, slots, logit_rows = [], [], [], []
+        tokens, positions, slots = [], [], []
+        logit_rows: list[int] = []
         packed = 0
         for index, item in enumerate(items):
             count = len(item.tokens)
@@ -101,12 +102,12 @@ class StepPlan:
                 raise InvalidRequest(f"items[{index}].logit_rows", item.logit_rows, f"must be from 0 to {count}")
             logit_rows.extend(range(packed - item.logit_rows, packed))
         self.total = packed
-        ids = np.stack([np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots)])
-        on_device = torch.from_numpy(ids).to(device)
-        self.input_ids = on_device[0:1]
-        self.position_ids = on_device[1:2]
-        self.write_slots = on_device[2]
-        self.logit_rows = torch.tensor(logit_rows, dtype=torch.int64, device=device)
+        rows = np.array(logit_rows, dtype=np.int64)
+        on_device = self.to_device(np.concatenate([*tokens, *positions, *slots, rows]))
+        ids, self.logit_rows = on_device[: 3 * packed].view(3, packed), on_device[3 * packed :]
+        self.input_ids = ids[0:1]
+        self.position_ids = ids[1:2]
+        self.write_slots = ids[2]
 
     def _checked_table(self, index: int, item: BatchItem, kv_len: int, num_blocks: int) -> np.ndarray:
         if len(item.tokens) < 1:
@@ -120,6 +121,12 @@ class StepPlan:
         if table.min() < 0 or table.max() >= num_blocks:
             raise InvalidRequest(f"items[{index}].table", table, f"block ids must be from 0 to {num_blocks - 1}")
         return table
+
+    def to_device(self, numbers: np.ndarray) -> torch.Tensor:
+        """The numbers on the step's device; from pinned memory, so that the host does not wait for the copy."""
+        found = torch.from_numpy(numbers)
+        cuda = self.device.type == "cuda"
+        return (found.pin_memory() if cuda else found).to(self.device, non_blocking=cuda)
 
     def derived(self, key: Any, build: Callable[[], T]) -> T:
         """What `build` returns, computed at most once in this step for each key."""

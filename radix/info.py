@@ -65,8 +65,6 @@ class StoreStats:
     max_depth: int
     namespaces: int
     open_sequences: int
-    lookup_tokens: int
-    hit_tokens: int
     evicted_tokens: int
     evicted_blocks: int
     copied_tokens: int

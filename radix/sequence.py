@@ -15,7 +15,7 @@ class Sequence:
     Attributes:
         namespace: whose prefixes it shares.
         length: committed tokens.
-        matched: tokens found in the cache when it was opened.
+        matched: tokens found in the cache when it was opened, less what `drop_partial` gave up of them.
     """
 
     __slots__ = (

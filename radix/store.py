@@ -84,8 +84,6 @@ class PrefixStore:
         self._tree = RadixTree(self._pool, block_size, queues, observer)
         self.retention = Retention(self._tree, num_blocks, block_size, clock, leasable_share)
         self._open: set[Sequence] = set()
-        self._lookup_tokens = 0
-        self._hit_tokens = 0
         self._evicted_tokens = 0
         self._evicted_blocks = 0
         self._copied_tokens = 0
@@ -144,8 +142,6 @@ class PrefixStore:
             now = self._clock()
             for cursor in (seq.cursor, seq.public_cursor):
                 self._tree.use(cursor, now, opened=True, priority=priority)
-            self._lookup_tokens += len(ids)
-            self._hit_tokens += seq.length
             if self._witness is not None:
                 self._witness.opened(seq, ids[: seq.length])
         self._open.add(seq)
@@ -179,8 +175,11 @@ class PrefixStore:
             public_end = min(end, seq.public_tokens)
             tree.extend(seq.public_cursor, seq, ids[seq.public_cursor.length : public_end], output)
 
-    def reserve(self, seq: Sequence, n: int) -> list[Copy]:
+    def reserve(self, seq: Sequence, n: int, *, optional: bool = False) -> list[Copy]:
         """Make room for `n` tokens after the committed ones, evicting what has to go.
+
+        Args:
+            optional: not at the price of what `seq` shares with others from here on.
 
         Returns:
             Copies to carry out before the next forward pass. Their sources are held until the next commit or close.
@@ -199,7 +198,7 @@ class PrefixStore:
         fresh = -(-(seq.length + n) // self.block_size) - have + copy
         if fresh <= 0:
             return []
-        self._make_room(seq, fresh)
+        self._make_room(seq, fresh, optional)
         blocks = self._pool.allocate(fresh)
         if not copy:
             seq.append_blocks(blocks)
@@ -338,13 +337,13 @@ class PrefixStore:
     def free_blocks(self) -> int:
         return self._pool.free
 
-    def _make_room(self, seq: Sequence, blocks: int) -> None:
+    def _make_room(self, seq: Sequence, blocks: int, optional: bool) -> None:
         if self._pool.free < blocks:
             available = obtainable_blocks(self._pool, self._tree, self._open, blocks)
             if available < blocks:
                 # A tree may hold copies of its own of what the sequence reads, and keep them for its sake. It can do
                 # without: then it publishes nothing more.
-                if obtainable_blocks(self._pool, self._tree, self._open - {seq}, blocks) < blocks:
+                if optional or obtainable_blocks(self._pool, self._tree, self._open - {seq}, blocks) < blocks:
                     raise OutOfBlocks(blocks, available, self.num_blocks)
                 self._tree.leave(seq.cursor)
                 self._tree.leave(seq.public_cursor)
@@ -431,8 +430,6 @@ class PrefixStore:
             max_depth=self._max_depth(),
             namespaces=len(tree.roots),
             open_sequences=len(self._open),
-            lookup_tokens=self._lookup_tokens,
-            hit_tokens=self._hit_tokens,
             evicted_tokens=self._evicted_tokens,
             evicted_blocks=self._evicted_blocks,
             copied_tokens=self._copied_tokens,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import secrets
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -94,25 +95,17 @@ class ChatRenderer:
     ) -> npt.NDArray[np.int32]:
         """The int32 [T] token ids that go on where the model's reply ended.
 
-        `history` are the messages before that reply and `new` those after it. The ids hold the end of the reply, the
-        new messages and the generation prompt. Where `last_token`, the last id of the session, is already the token
-        that ends a reply, they begin after it. Raises as `render` does, and TemplateRefused where the template drops
-        the reply or does not write the new messages after it: then there is nothing that could be appended.
+        `history` are the messages up to that reply, which is the last of them, and `new` those after it. The ids hold
+        the end of the reply, the new messages and the generation prompt. Where `last_token`, the last id of the
+        session, is already the token that ends a reply, they begin after it. Raises as `render` does, and
+        TemplateRefused where the template drops the reply or does not write the new messages after it: then there is
+        nothing that could be appended.
         """
         self._require_template()
-        before, before_chars = check_messages(history, may_be_empty=True)
+        told, told_chars = check_messages(history)
         after, after_chars = check_messages(new)
-        offered = self._check_rest(before_chars + after_chars, tools, template_kwargs)
-        kwargs = template_kwargs or {}
-        sentinel = f"reply{secrets.token_hex(12)}"
-        try:
-            text = self._turn(sentinel, [*before, _saying(sentinel)], after, offered, kwargs)
-        except TemplateRefused:
-            # Some templates take a tool's result only behind the call that it answers.
-            if after[0]["role"] != "tool" or not self.abilities.tool_calls:
-                raise
-            text = self._turn(sentinel, [*before, _calling(sentinel, after)], after, offered, kwargs)
-            text = self._from_end_token(text, last_token)
+        offered = self._check_rest(told_chars + after_chars, tools, template_kwargs)
+        text = self._turn(told[:-1], told[-1].get("tool_calls", []), after, offered, template_kwargs or {}, last_token)
         ids = self._continuation_ids(text)
         opening = ids[:_CLOSING_TOKENS]
         if last_token in opening and last_token in self._end_tokens():
@@ -120,6 +113,39 @@ class ChatRenderer:
         return np.array(ids, dtype=np.int32)
 
     def _turn(
+        self,
+        before: list[Message],
+        calls: list[dict[str, Any]],
+        after: list[Message],
+        tools: list[dict[str, Any]],
+        kwargs: dict[str, Any],
+        last_token: int | None,
+    ) -> str:
+        """What the template writes for the messages `after`, behind a reply that makes `calls`.
+
+        The reply's own words are in the session as the model wrote them; what stands in for it here only has to be
+        found again in what the template writes.
+        """
+        sentinel = f"reply{secrets.token_hex(12)}"
+
+        def behind_calls(made: list[dict[str, Any]]) -> str:
+            text = self._behind(sentinel, [*before, _calling(sentinel, made)], after, tools, kwargs)
+            return self._from_end_token(text, last_token)
+
+        with_calls = self.abilities.tool_calls
+        if calls and with_calls:
+            # Templates read from the call which tool a result is of.
+            with suppress(TemplateRefused):
+                return behind_calls(calls)
+        try:
+            return self._behind(sentinel, [*before, _saying(sentinel)], after, tools, kwargs)
+        except TemplateRefused:
+            # A call that the runtime did not recognise, or results that are not of these calls.
+            if after[0]["role"] != "tool" or not with_calls:
+                raise
+            return behind_calls(_answered_calls(after))
+
+    def _behind(
         self,
         sentinel: str,
         told: list[Message],
@@ -219,15 +245,24 @@ def _saying(sentinel: str) -> Message:
     return {"role": "assistant", "content": sentinel}
 
 
-def _calling(sentinel: str, after: list[Message]) -> Message:
-    """A reply that makes the calls whose results `after` begins with; the last of them holds the sentinel."""
-    results = list(itertools.takewhile(lambda message: message["role"] == "tool", after))
-    calls = []
-    for rank, result in enumerate(results):
-        arguments = {"sample": sentinel} if rank == len(results) - 1 else {}
-        function = {"name": result.get("name", "tool"), "arguments": arguments}
-        calls.append({"id": result.get("tool_call_id", f"call{rank:05}"), "type": "function", "function": function})
-    return {"role": "assistant", "content": "", "tool_calls": calls}
+def _calling(sentinel: str, calls: list[dict[str, Any]]) -> Message:
+    """A reply that makes `calls`; the last of them holds the sentinel."""
+    last = calls[-1]
+    marked = {**last, "function": {**last["function"], "arguments": {"sample": sentinel}}}
+    return {"role": "assistant", "content": "", "tool_calls": [*calls[:-1], marked]}
+
+
+def _answered_calls(after: list[Message]) -> list[dict[str, Any]]:
+    """Calls of the tools whose results `after` begins with."""
+    results = itertools.takewhile(lambda message: message["role"] == "tool", after)
+    return [
+        {
+            "id": result.get("tool_call_id", f"call{rank:05}"),
+            "type": "function",
+            "function": {"name": result.get("name", "tool"), "arguments": {}},
+        }
+        for rank, result in enumerate(results)
+    ]
 
 
 def _mark(message: Message, rank: int) -> tuple[Message, str | None]:

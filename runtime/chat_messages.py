@@ -17,16 +17,17 @@ KWARGS_FIELD = "prompt.chat.template_kwargs"
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
-def check_messages(messages: Any, *, may_be_empty: bool = False) -> tuple[list[Message], int]:
+def check_messages(messages: Any) -> tuple[list[Message], int]:
     """The messages in the shape that templates expect, and their length in characters as JSON.
 
     In that shape `content` is text, and a tool call is `{"id", "type": "function", "function": {"name", "arguments"}}`
-    with the arguments as an object. Arguments that are no JSON object stay text: a model writes such calls at times,
-    and its own words must be fit to be sent back. Raises InvalidRequest naming the message and the key.
+    with the arguments as an object. Arguments that are no JSON object stay text, and in those that are one U+FFFD
+    replaces halves of surrogate pairs: a model writes such calls at times, and its own words must be fit to be sent
+    back. Raises InvalidRequest naming the message and the key.
     """
     if not isinstance(messages, list):
         raise InvalidRequest(MESSAGES_FIELD, type(messages).__name__, "must be a list of messages")
-    if not messages and not may_be_empty:
+    if not messages:
         raise InvalidRequest(MESSAGES_FIELD, 0, "must hold at least one message")
     checked: list[Message] = []
     chars = 0
@@ -139,18 +140,17 @@ def _as_object(arguments: str | dict[str, Any] | None) -> str | dict[str, Any]:
         return {}
     try:
         value = json.loads(arguments)
+        return _in_unicode(value) if isinstance(value, dict) else arguments
     except (ValueError, RecursionError):
         return arguments
-    return value if isinstance(value, dict) and _is_unicode(value) else arguments
 
 
-def _is_unicode(value: dict[str, Any]) -> bool:
+def _in_unicode(value: dict[str, Any]) -> dict[str, Any]:
     # JSON text may spell a lone surrogate with an escape, which cannot be tokenised once it is read.
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        return False
-    return True
+    text = json.dumps(value, ensure_ascii=False)
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    readable: dict[str, Any] = value if whole == text else json.loads(whole)
+    return readable
 
 
 def _json_length(field: str, value: Any) -> int:

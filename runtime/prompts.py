@@ -80,8 +80,7 @@ class PromptEncoder:
             )
         kwargs = chat.template_kwargs or session.template_kwargs
         chat = ChatInput(chat.messages, session.tools, kwargs)
-        # The last message is the model's reply, and its tokens are there already.
-        history, last_token = session.messages[:-1], int(session.tokens[-1])
+        history, last_token = session.messages, int(session.tokens[-1])
         tokens = await self._off_loop(
             lambda: self._renderer.encode_turn(history, chat.messages, chat.tools, kwargs, last_token), "prompt.chat"
         )

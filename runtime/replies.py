@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -76,14 +75,14 @@ class ReplyWriter:
         return {call["name"] for calls in self._calls.values() for call in calls}
 
     def assistant_message(self, index: int) -> dict[str, Any]:
-        """What a chat choice said, in the shape that chat templates read."""
+        """What a chat choice said, in the shape that clients send it back."""
         message: dict[str, Any] = {"role": "assistant", "content": self._text(index)}
         if calls := self._calls.get(index):
             message["tool_calls"] = [
                 {
                     "type": "function",
                     "id": call["id"],
-                    "function": {"name": call["name"], "arguments": json.loads(call["arguments"])},
+                    "function": {"name": call["name"], "arguments": call["arguments"]},
                 }
                 for call in calls
             ]

@@ -31,6 +31,7 @@ def test_what_a_reader_gave_up_can_be_evicted() -> None:
     reader = store.open([1, 2, 3, 4, 5, 6])
     assert store.evict(1) == 0, "read to its end"
     assert store.drop_partial(reader) == 1
+    assert reader.matched == reader.length == 4, "what is computed again was not reused"
     other = store.open([9, 9, 9, 9])
     write(store, other, [9, 9, 9, 9])
     store.check()

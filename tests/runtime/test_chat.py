@@ -49,6 +49,16 @@ PAIRED = (
     "{% for c in m.tool_calls or [] %}[CALL]{{ c.function | tojson }}{% endfor %}"
     "{{ eos_token if m.role == 'assistant' }}{% endfor %}"
 )
+# Reads from the call which tool a result is of.
+BY_ID = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{% set found = namespace(name=none) %}"
+    "{% for other in messages[:loop.index0] %}{% for c in other.tool_calls or [] if c.id == m.tool_call_id %}"
+    "{% set found.name = c.function.name %}{% endfor %}{% endfor %}"
+    "{{ '[TOOL ' ~ found.name ~ ']' if found.name else raise_exception('no such call!') }}"
+    "{% elif m.role == 'user' %}[INST]{% endif %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}[CALL]{{ c.function | tojson }}{% endfor %}"
+    "{{ eos_token if m.role == 'assistant' }}{% endfor %}"
+)
 # Strips the reasoning of all replies but the last, as thinking models' templates do.
 FORGETFUL = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -158,6 +168,13 @@ def test_a_call_with_broken_arguments_can_be_sent_back(broken: str) -> None:
         assert "list_files" in renderer(template).render([USER, calling, RESULT], [TOOL])
 
 
+def test_half_a_surrogate_pair_in_a_call_is_replaced() -> None:
+    function = {"name": "say", "arguments": r'{"text": "\ud83d", "whole": "\ud83d\ude00", "n": [1, null]}'}
+    text = renderer(NATIVE).render([USER, {"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}])
+    assert r'{"text": "�", "whole": "😀", "n": [1, null]}'.encode().decode("unicode_escape") or True
+    assert '{"text": "\N{REPLACEMENT CHARACTER}", "whole": "😀", "n": [1, null]}' in text
+
+
 def test_tools_that_the_template_ignores_are_listed_in_the_system_message() -> None:
     own = renderer(PLAIN)
     with_system = own.render([SYSTEM, USER], [TOOL])
@@ -257,7 +274,7 @@ def deep(levels: int) -> Any:
 )
 def test_messages_that_no_template_could_render_are_refused_by_field(messages: Any, field: str) -> None:
     own = renderer(NATIVE)
-    for call in (own.render, lambda bad: own.encode_turn([USER], bad)):
+    for call in (own.render, lambda bad: own.encode_turn([USER, ANSWER], bad)):
         with pytest.raises(InvalidRequest) as caught:
             call(messages)
         assert caught.value.field == f"prompt.chat.{field}"
@@ -308,25 +325,25 @@ def test_a_turn_is_what_the_whole_chat_has_behind_the_reply(template: str, new: 
     own = tokenizer(template)
     history = [SYSTEM, USER]
     whole = ChatRenderer(own).encode([*history, ANSWER, *new], [TOOL]).tolist()
-    turn = ChatRenderer(own).encode_turn(history, new, [TOOL], None, None).tolist()
+    turn = ChatRenderer(own).encode_turn([*history, ANSWER], new, [TOOL], None, None).tolist()
     reply = own.encode("A file.", add_special_tokens=False)
     assert turn[0] == own.eos_token_id
     assert whole[-len(reply) - len(turn) :] == [*reply, *turn]
-    after_end = ChatRenderer(own).encode_turn(history, new, [TOOL], None, own.eos_token_id).tolist()
+    after_end = ChatRenderer(own).encode_turn([*history, ANSWER], new, [TOOL], None, own.eos_token_id).tolist()
     assert after_end == turn[1:]
 
 
 def test_only_the_end_token_of_the_reply_is_left_out() -> None:
     own = tokenizer(PLAIN)
-    full = ChatRenderer(own).encode_turn([USER], [USER]).tolist()
+    full = ChatRenderer(own).encode_turn([USER, ANSWER], [USER]).tolist()
     # A reply that ended at max_tokens in a newline, or at another end token than the template's.
     for last in (own.encode("\n")[0], own.convert_tokens_to_ids("<|endoftext|>"), own.encode("A")[0]):
-        assert ChatRenderer(own).encode_turn([USER], [USER], None, None, last).tolist() == full
+        assert ChatRenderer(own).encode_turn([USER, ANSWER], [USER], None, None, last).tolist() == full
 
 
 def test_turns_append_without_a_history() -> None:
     own = tokenizer(PLAIN)
-    assert own.decode(ChatRenderer(own).encode_turn([], [USER])) == (
+    assert own.decode(ChatRenderer(own).encode_turn([ANSWER], [USER])) == (
         "<|im_end|>\n<|im_start|>user\nWhat is here?<|im_end|>\n<|im_start|>assistant\n"
     )
 
@@ -334,44 +351,60 @@ def test_turns_append_without_a_history() -> None:
 def test_a_result_is_appended_where_the_template_wants_a_call_before_it() -> None:
     own = tokenizer(PAIRED)
     two = [RESULT, {**RESULT, "content": "b.txt"}]
-    turn = ChatRenderer(own).encode_turn([USER], two[:1], [TOOL]).tolist()
+    turn = ChatRenderer(own).encode_turn([USER, ANSWER], two[:1], [TOOL]).tolist()
     assert own.decode(turn) == "<|im_end|>[TOOL]a.txt"
-    assert ChatRenderer(own).encode_turn([USER], two[:1], [TOOL], None, own.eos_token_id).tolist() == turn[1:]
+    assert ChatRenderer(own).encode_turn([USER, ANSWER], two[:1], [TOOL], None, own.eos_token_id).tolist() == turn[1:]
     with pytest.raises(TemplateRefused, match="no call!"):
-        ChatRenderer(own).encode_turn([USER], two, [TOOL])
+        ChatRenderer(own).encode_turn([USER, ANSWER], two, [TOOL])
+
+
+def test_results_are_appended_behind_the_calls_that_the_reply_made() -> None:
+    own = tokenizer(BY_ID)
+    other = {"id": "jklmnopqr", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    reply = {"role": "assistant", "content": "what the model wrote", "tool_calls": [CALL, other]}
+    answers = [{"role": "tool", "content": id_[0], "tool_call_id": id_} for id_ in ("jklmnopqr", "abcdefghi")]
+    turn = ChatRenderer(own).encode_turn([USER, reply], [*answers, USER], [TOOL]).tolist()
+    assert own.decode(turn) == "<|im_end|>[TOOL read]j[TOOL list_files]a[INST]What is here?"
+    # Results of calls that the runtime did not find in the reply.
+    named = [{**answer, "name": "grep"} for answer in answers]
+    for unlike in (ANSWER, {**reply, "tool_calls": [CALL]}):
+        turn = ChatRenderer(own).encode_turn([USER, unlike], named, [TOOL]).tolist()
+        assert own.decode(turn) == "<|im_end|>[TOOL grep]j[TOOL grep]a"
 
 
 def test_a_call_may_end_with_another_token_than_an_answer() -> None:
     own = tokenizer(PAIRED.replace("eos_token", "'<|endoftext|>'"))
     end_of_call = own.convert_tokens_to_ids("<|endoftext|>")
-    assert own.decode(ChatRenderer(own).encode_turn([USER], [RESULT], [TOOL], None, end_of_call)) == "[TOOL]a.txt"
+    assert (
+        own.decode(ChatRenderer(own).encode_turn([USER, ANSWER], [RESULT], [TOOL], None, end_of_call)) == "[TOOL]a.txt"
+    )
     with pytest.raises(TemplateRefused, match="does not end a tool call"):
-        ChatRenderer(own).encode_turn([USER], [RESULT], [TOOL], None, None)
+        ChatRenderer(own).encode_turn([USER, ANSWER], [RESULT], [TOOL], None, None)
 
 
 def test_results_in_a_turn_become_user_messages_where_there_is_no_tool_role() -> None:
     own = tokenizer(ALTERNATING)
-    assert own.decode(ChatRenderer(own).encode_turn([USER], [RESULT], [TOOL])) == (
+    assert own.decode(ChatRenderer(own).encode_turn([USER, ANSWER], [RESULT], [TOOL])) == (
         "<|im_end|>\n<|im_start|>user\n<tool_response>\na.txt\n</tool_response><|im_end|>\n<|im_start|>model\n"
     )
 
 
 def test_a_template_that_drops_the_reply_refuses_turns() -> None:
     with pytest.raises(TemplateRefused, match="does not keep the model's last reply"):
-        renderer(LAST_ONLY).encode_turn([USER], [USER])
+        renderer(LAST_ONLY).encode_turn([USER, ANSWER], [USER])
 
 
 def test_a_message_that_the_template_moves_before_the_reply_is_refused() -> None:
     own = renderer(SYSTEM_FIRST)
     with pytest.raises(TemplateRefused, match=r"message 1 of this turn \(role system\)"):
-        own.encode_turn([USER], [USER, SYSTEM])
-    assert own.encode_turn([USER], [USER]).size
+        own.encode_turn([USER, ANSWER], [USER, SYSTEM])
+    assert own.encode_turn([USER, ANSWER], [USER]).size
 
 
 def test_a_turn_in_the_middle_of_a_text_gets_no_leading_space() -> None:
     own = spaced_tokenizer("{% for m in messages %}{{ '!' if m.role == 'user' else '#' }}{{ m.content }}{% endfor %}")
     hi = {"role": "user", "content": "hi"}
-    turn = ChatRenderer(own).encode_turn([hi], [hi]).tolist()
+    turn = ChatRenderer(own).encode_turn([hi, ANSWER], [hi]).tolist()
     assert own.convert_ids_to_tokens(turn) == ["!", "hi"]
     assert own.convert_ids_to_tokens(own.encode("!hi", add_special_tokens=False)) == ["▁", "!", "hi"]
 
@@ -381,7 +414,7 @@ def test_the_end_token_is_found_behind_a_space() -> None:
         "{% for m in messages %}{{ bos_token ~ m.content if m.role == 'user' else m.content ~ ' </s>' }}{% endfor %}"
     )
     hi = {"role": "user", "content": "hi"}
-    turn = ChatRenderer(own).encode_turn([hi], [hi], None, None, own.eos_token_id).tolist()
+    turn = ChatRenderer(own).encode_turn([hi, ANSWER], [hi], None, None, own.eos_token_id).tolist()
     assert turn[0] == own.bos_token_id
     assert own.eos_token_id not in turn
 
@@ -424,7 +457,7 @@ def test_real_tool_loops_grow_by_turns_as_they_do_when_sent_whole(smollm2: Any) 
             prompt = own.encode(messages[:reply]).tolist()
             spoken = own.encode(messages[: reply + 1], add_generation_prompt=False).tolist()
             ids = [*prompt, *spoken[len(prompt) : spoken.index(end, len(prompt)) + 1]]
-            ids += own.encode_turn(messages[:reply], new, None, None, end).tolist()
+            ids += own.encode_turn(messages[: reply + 1], new, None, None, end).tolist()
             assert ids == own.encode(messages[:following]).tolist()
             turns += 1
     assert turns > 10

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 
+from runtime.chat_messages import check_messages
 from runtime.events import DeltaEvent, FinishReason
 from runtime.replies import ReplyWriter
 
@@ -30,8 +31,15 @@ def test_the_last_delta_of_a_chat_choice_carries_its_tool_calls() -> None:
     message = replies.assistant_message(1)
     assert message["role"] == "assistant"
     assert message["content"] == "Let me look. " + CALL
-    assert message["tool_calls"][0]["function"] == {"name": "read", "arguments": {"path": "é.txt"}}
+    assert message["tool_calls"][0]["function"] == {"name": "read", "arguments": '{"path": "é.txt"}'}
     assert replies.assistant_message(0) == {"role": "assistant", "content": "No call."}
+
+
+def test_a_reply_with_half_a_surrogate_pair_can_be_history() -> None:
+    replies = writer(chat=True)
+    replies.delta(DeltaEvent(0, CALL.replace("é", r"\ud800"), (1,), finish_reason=FinishReason.EOS))
+    [message], _ = check_messages([replies.assistant_message(0)])
+    assert message["tool_calls"][0]["function"]["arguments"] == {"path": "\N{REPLACEMENT CHARACTER}.txt"}
 
 
 def test_what_is_no_chat_has_no_tool_calls() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from runtime.forward import Forward
 from runtime.kv_pool import LayerShape
 
 
@@ -29,6 +30,7 @@ class ModelInfo:
     fingerprint: str
     has_chat_template: bool
     attention_backend: str
+    forward: str
 
 
 @dataclass(frozen=True)
@@ -40,4 +42,4 @@ class LoadedModel:
     info: ModelInfo
     layers: tuple[LayerShape, ...]
     kv_dtype: torch.dtype
-    keeps_logit_rows: bool
+    forward: Forward

@@ -39,20 +39,27 @@ DTYPES = {
 
 
 def load_model(
-    model: str, *, dtype: str = "auto", device: str = "auto", attention: str = "auto", deterministic: bool = False
+    model: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    attention: str = "auto",
+    forward: str = "auto",
+    deterministic: bool = False,
 ) -> LoadedModel:
     """Load a model, route its attention through the cache, and check its answers against the ordinary forward.
 
     model: `smollm2` or `gemma3-270m` (weights from an installed package), a local folder, a `.gguf` file, or a hub id.
     dtype: `auto` (float32 on CPU, bfloat16 on CUDA), float32, bfloat16 or float16. device: `auto`, `cpu`, `cuda`, ...
-    attention: `auto` or the name of a back end. deterministic: no bit of an answer depends on what was cached or on
-    what shares the batch (runtime.row_invariant says how); the attention back end is then of that name. Nothing is
-    fetched unless `model` is a hub id that is not in the hub's local cache. Raises ModelNotFound, ModelRefused (the
-    message says why), or InvalidRequest for a bad setting.
+    attention: `auto` or the name of a back end. forward: `auto`, `lean` or `model`. deterministic: no bit of an answer
+    depends on what was cached or on what shares the batch (runtime.row_invariant says how); the attention back end is
+    then of that name. Nothing is fetched unless `model` is a hub id that is not in the hub's local cache. Raises
+    ModelNotFound, ModelRefused (the message says why), or InvalidRequest for a bad setting.
     """
     target = _device(device)
     weights_dtype = _dtype(dtype, target)
     make_backend(_attention(attention, deterministic))
+    check_choice(forward)
     began = time.monotonic()
     folder, source_digest = locate(model, weights_dtype)
     try:
@@ -70,6 +77,7 @@ def load_model(
         name=short_name(model),
         weights_digest=weights_digest,
         attention=attention,
+        forward=forward,
         deterministic=deterministic,
     )
     log.info("loaded %s in %.1f s", model, time.monotonic() - began)
@@ -83,6 +91,7 @@ def prepare_model(
     name: str,
     weights_digest: str = "",
     attention: str = "auto",
+    forward: str = "auto",
     deterministic: bool = False,
 ) -> LoadedModel:
     """Make a transformers model in memory servable: refusals, hook, layer trace, probes.
@@ -92,9 +101,11 @@ def prepare_model(
     refuse_unservable(network.config)
     network.eval()
     network.requires_grad_(False)
-    lay_out_for_decode(network)
     if deterministic:
+        lay_out_for_decode(network)
         make_row_invariant(network)
+    else:
+        group_linears(network, input_ids=torch.tensor([[1, 2]], device=network.device), use_cache=False)
     network.set_attn_implementation(HOOK)
     if network.config._attn_implementation != HOOK:
         raise ModelRefused(f"{type(network).__name__} does not let its attention be replaced")
@@ -125,7 +136,7 @@ def prepare_model(
     if deterministic:
         probe_bits(loaded)
     log.info("%s: logits through the cache differ from the ordinary forward by %.1e (relative)", name, error)
-    return loaded
+    return choose_forward(loaded, forward, options)
 
 
 def _read(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:

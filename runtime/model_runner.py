@@ -9,7 +9,7 @@ import torch
 
 from radix import Copy
 from runtime.attention import make_backend
-from runtime.attention.hook import PagedStep, attending
+from runtime.attention.hook import PagedStep
 from runtime.batch import BatchItem, StepPlan
 from runtime.errors import InvalidRequest
 from runtime.kv_pool import KVPool
@@ -51,14 +51,8 @@ class ModelRunner:
 
     def run(self, plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
         """Float32 logits `[len(rows), vocab]` of packed rows of a plan; writes the KV of all of the plan's tokens."""
-        model = self.loaded.model
-        with torch.inference_mode(), attending(PagedStep(self.pool, plan, self.backend)):
-            inputs = {"input_ids": plan.input_ids, "position_ids": plan.position_ids, "use_cache": False}
-            if self.loaded.keeps_logit_rows:
-                logits: torch.Tensor = model(**inputs, logits_to_keep=rows).logits[0]
-            else:
-                logits = model(**inputs).logits[0, rows]
-            return logits.float()
+        with torch.inference_mode():
+            return self.loaded.forward(plan, PagedStep(self.pool, plan, self.backend), rows).float()
 
     def _check_tokens(self, items: Sequence[BatchItem]) -> None:
         vocab = self.loaded.info.vocab_size

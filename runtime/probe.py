@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,11 @@ _PROBE_WINDOW = 13
 
 
 class _Tracer:
-    """Records the shape of what each layer would cache; the outputs are zeros, only shapes matter."""
+    """Records how each layer attends and the shape of what it would cache; the outputs are zeros."""
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
+        self.options: dict[int, AttentionOptions] = {}
         self.calls: list[int] = []
 
     def __call__(
@@ -40,11 +42,12 @@ class _Tracer:
     ) -> torch.Tensor:
         self.calls.append(layer)
         self.shapes[layer] = LayerShape(layer, key.shape[1], key.shape[2], value.shape[2])
+        self.options[layer] = options
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
 
 
-def trace_layers(model: Any) -> tuple[LayerShape, ...]:
-    """Run two tokens through the hooked model and return what each layer caches, in layer order.
+def trace_layers(model: Any) -> tuple[tuple[LayerShape, ...], tuple[AttentionOptions, ...]]:
+    """Run two tokens through the hooked model and return what each layer caches and how it attends, in layer order.
 
     Raises ModelRefused when the model takes no positions, or when a layer bypasses the hook or shares its index.
     """
@@ -61,7 +64,8 @@ def trace_layers(model: Any) -> tuple[LayerShape, ...]:
             f"{name} sent {len(tracer.calls)} attention calls for layers {sorted(set(tracer.calls))} to the cache, but "
             f"has {layers} layers: some bypass the attention interface or share keys and values"
         )
-    return tuple(tracer.shapes[layer] for layer in range(layers))
+    ordered = range(layers)
+    return tuple(tracer.shapes[layer] for layer in ordered), tuple(tracer.options[layer] for layer in ordered)
 
 
 @contextmanager
@@ -91,9 +95,10 @@ def probe(loaded: LoadedModel) -> float:
     total = sum(_PROBE_CHUNKS)
     tokens = np.random.default_rng(7).integers(0, loaded.info.vocab_size, total).astype(np.int32)
     blocks = -(-total // _PROBE_BLOCK)
-    runner = ModelRunner(loaded, blocks + 1, _PROBE_BLOCK, fill=float("nan"))
     table = np.arange(blocks, 0, -1, dtype=np.int32)
     with _short_windows(model, _PROBE_WINDOW):
+        forward = loaded.forward.with_options(trace_layers(model)[1])
+        runner = ModelRunner(replace(loaded, forward=forward), blocks + 1, _PROBE_BLOCK, fill=float("nan"))
         paged = _chunked_logits(runner, tokens, table)
         with torch.inference_mode(), plain_attention(model):
             ids = torch.from_numpy(tokens.astype(np.int64))[None].to(model.device)
@@ -104,8 +109,8 @@ def probe(loaded: LoadedModel) -> float:
     limit = limit if limit is not None else HALF_TOLERANCE
     if not error <= limit:
         raise ModelRefused(
-            f"{loaded.info.architecture}: logits through the cache differ from the ordinary forward by {error:.2g} "
-            f"(relative, limit {limit:g}); its attention does something that the cache does not reproduce"
+            f"{loaded.info.architecture}: logits through the cache ({loaded.forward.name} forward) differ from the "
+            f"ordinary forward by {error:.2g} (relative, limit {limit:g})"
         )
     return error
 

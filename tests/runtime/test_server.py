@@ -77,6 +77,7 @@ def info(kv_bytes_per_token: int) -> ModelInfo:
         fingerprint="f",
         has_chat_template=False,
         attention_backend="sdpa",
+        forward="model",
     )
 
 

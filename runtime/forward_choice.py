@@ -1,0 +1,45 @@
+"""Which forward pass a loaded model gets."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from runtime.attention.interface import AttentionOptions
+from runtime.errors import InvalidRequest, ModelRefused
+from runtime.lean_forward import LeanForward
+from runtime.loaded_model import LoadedModel
+from runtime.probe import probe
+
+log = logging.getLogger(__name__)
+
+CHOICES = ("auto", "lean", "model")
+
+
+def check_choice(name: str) -> None:
+    """Raises InvalidRequest for a name that `choose_forward` does not know."""
+    if name not in CHOICES:
+        raise InvalidRequest("forward", name, f"must be one of {', '.join(CHOICES)}")
+
+
+def choose_forward(loaded: LoadedModel, name: str, options: tuple[AttentionOptions, ...]) -> LoadedModel:
+    """The model with the forward of that name; `auto` is the lean one where it was seen to answer as the model does.
+
+    Raises ModelRefused when `lean` is asked for and the model is not fit for it.
+    """
+    if name == "model":
+        return loaded
+    try:
+        dims = {dim for shape in loaded.layers for dim in (shape.key_dim, shape.value_dim)}
+        if len(dims) != 1:
+            raise ModelRefused(f"heads of {sorted(dims)} numbers")
+        lean = LeanForward(loaded.model, options, dims.pop())
+        faster = replace(loaded, forward=lean, info=replace(loaded.info, forward=lean.name))
+        error = probe(faster)
+    except ModelRefused as why:
+        if name == "lean":
+            raise
+        log.info("%s keeps its own forward: %s", loaded.info.name, why)
+        return loaded
+    log.info("%s runs on the lean forward, which differs from its own by %.1e (relative)", loaded.info.name, error)
+    return faster

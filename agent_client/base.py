@@ -116,3 +116,17 @@ class StreamState:
         delay = self._client._delay_or_raise(error, self._attempt, self._safety, self._deadline)
         self._attempt += 1
         return delay
+
+
+class SessionState:
+    """What a session of either client knows of itself."""
+
+    def __init__(self, client: Any, session_id: str, tokens: int, idle_timeout_s: float) -> None:
+        self._client = client
+        self.id = session_id
+        self.tokens = tokens
+        self.idle_timeout_s = idle_timeout_s
+
+    def _turn_finished(self, finished: Finished) -> None:
+        if finished.session_tokens is not None:
+            self.tokens = finished.session_tokens

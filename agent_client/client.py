@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import grpc
 
 from . import calls, keeping, results
-from .base import HEALTH_POLL_S, HEALTH_TIMEOUT_S, ClientBase, StreamState
+from .base import HEALTH_POLL_S, HEALTH_TIMEOUT_S, ClientBase, SessionState, StreamState
 from .channel import Deadline, health_name, health_request
 from .errors import RadixloopError, Unavailable, from_rpc_error
 from .generate_options import GenerateOptions, chat_prompt, generate_request
@@ -231,17 +231,13 @@ class GenerationStream(StreamState):
         self.cancel()
 
 
-class Session:
+class Session(SessionState):
     """A growing list of tokens kept by the runtime. One turn at a time; `fork` to branch.
 
     `tokens` is its length after the last finished turn. Leaving the `with` block closes it.
     """
 
-    def __init__(self, client: RadixClient, session_id: str, tokens: int, idle_timeout_s: float) -> None:
-        self._client = client
-        self.id = session_id
-        self.tokens = tokens
-        self.idle_timeout_s = idle_timeout_s
+    _client: RadixClient
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> results.Generation:
         """Appends what is new to the session and generates. Never retried once the turn may have started."""
@@ -281,10 +277,6 @@ class Session:
     def close(self) -> results.SessionClosed:
         """Idempotent."""
         return self._client._unary(calls.close_session(self.id))
-
-    def _turn_finished(self, finished: results.Finished) -> None:
-        if finished.session_tokens is not None:
-            self.tokens = finished.session_tokens
 
     def __enter__(self) -> Self:
         return self

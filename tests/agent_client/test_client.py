@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -340,3 +341,20 @@ def test_every_public_name_resolves() -> None:
         assert getattr(agent_client, name).__name__ == name
     with pytest.raises(AttributeError, match="nothing"):
         agent_client.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("blocking", "awaited"),
+    [
+        (RadixClient, AsyncRadixClient),
+        (agent_client.Session, agent_client.AsyncSession),
+        (agent_client.GenerationStream, agent_client.AsyncGenerationStream),
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_both_clients_have_the_same_methods(blocking: type, awaited: type) -> None:
+    def methods(kind: type) -> dict[str, list[inspect.Parameter]]:
+        named = inspect.getmembers(kind, inspect.isfunction)
+        return {name: list(inspect.signature(method).parameters.values()) for name, method in named if name[0] != "_"}
+
+    assert methods(blocking) == methods(awaited)

@@ -1,33 +1,45 @@
-"""Plays sessions against a runtime: calls of a session in order, sessions side by side, branches in parallel."""
+"""Plays sessions against a target: calls of a session in order, sessions side by side, branches in parallel."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from ..aio import AsyncGenerationStream, AsyncRadixClient, AsyncSession
+from ..aio import AsyncSession
 from ..errors import RadixloopError, Unavailable
 from ..generate_options import GenerateOptions
 from ..messages import ChatMessage
-from ..prompts import Chat, Prompt
-from ..results import Delta, Finished, Started
+from ..prompts import Prompt
+from ..results import Delta, Event, Finished, Started
 from ..traces import Call, Session
 from .options import ReplayOptions
-from .plan import PlannedSession, new_messages, prompt_of
+from .plan import PlannedSession
 from .records import CallRecord, Run
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class _Outgrown(Exception):
+EventStream = AbstractAsyncContextManager[AsyncIterator[Event]]
+
+
+class Streams(Protocol):
+    """What recorded replies need of a target: the events of one call, which leaving the block stops."""
+
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> EventStream: ...
+
+
+class Outgrown(Exception):
     """The next prompt would not fit the context."""
 
 
 @dataclass
-class _State:
+class State:
     """Where a session stands: its last call, the history as the model saw it, its session in the runtime.
 
     A branch begins with `fork_of`, its parent's session, and forks it before its first call.
@@ -40,25 +52,28 @@ class _State:
 
 
 class Driver:
-    """One pass over planned sessions. `salt` is the cache namespace; `use_cache=False` is the baseline."""
+    """One pass over planned sessions with recorded replies: each call sends its planned prompt, whatever came back.
+
+    `salt` is the cache namespace; `use_cache=False` is the baseline.
+    """
 
     def __init__(
         self,
-        client: AsyncRadixClient,
+        target: Streams,
         options: ReplayOptions,
         *,
         salt: str,
         use_cache: bool = True,
         on_call: Callable[[CallRecord], None] = lambda record: None,
     ) -> None:
-        self._client = client
+        self._target = target
         self._options = options
         self._salt = salt
         self._use_cache = use_cache
         self._on_call = on_call
         self._run = Run("")
         self._began = 0.0
-        self._runtime_gone = False
+        self._target_gone = False
 
     async def run(self, name: str, sessions: Sequence[PlannedSession]) -> Run:
         """Cancelling the task that awaits this stops the calls in flight and returns what there is."""
@@ -82,28 +97,28 @@ class Driver:
 
     async def _worker(self, waiting: Iterator[PlannedSession]) -> None:
         for planned in waiting:
-            await self._session(planned, _State(), 0)
+            await self._session(planned, State(), 0)
 
-    async def _session(self, planned: PlannedSession, state: _State, turns_before: int) -> None:
+    async def _session(self, planned: PlannedSession, state: State, turns_before: int) -> None:
         session = planned.session
         cut = not all(planned.fits)
         try:
             for turn, (call, fits) in enumerate(zip(session.calls, planned.fits, strict=True), 1):
-                if not fits or self._runtime_gone:
+                if not fits or self._target_gone:
                     continue
                 if turns_before + turn > 1:
                     await self._pause(call)
-                if not await self._call(session, turns_before + turn, call, state):
+                if not await self._call(session, turns_before + turn, call, planned.prompts[turn - 1], state):
                     break
                 await self._branches(planned.branches.get(turn, ()), state, turns_before + turn)
-        except _Outgrown:
+        except Outgrown:
             cut = True
         finally:
             await self._close(state)
         self._run.cut_sessions += cut
 
-    async def _branches(self, branches: Sequence[PlannedSession], state: _State, turn: int) -> None:
-        states = [_State(state.last, list(state.history), fork_of=state.server) for _ in branches]
+    async def _branches(self, branches: Sequence[PlannedSession], state: State, turn: int) -> None:
+        states = [State(state.last, list(state.history), fork_of=state.server) for _ in branches]
         await asyncio.gather(*(self._session(b, own, turn) for b, own in zip(branches, states, strict=True)))
 
     async def _pause(self, call: Call) -> None:
@@ -112,63 +127,44 @@ class Driver:
         if pause:
             await asyncio.sleep(float(pause))
 
-    async def _call(self, session: Session, turn: int, call: Call, state: _State) -> bool:
-        """Makes one call and notes what came of it; False when it failed. Raises _Outgrown instead of calling."""
+    async def _call(self, session: Session, turn: int, call: Call, planned: Prompt, state: State) -> bool:
+        """Makes one call and notes what came of it; False when it failed. Raises Outgrown instead of calling."""
         record = CallRecord(session.id, turn, self._now())
         try:
-            prompt = await self._prompt(session, call, state)
+            prompt = await self._prompt(session, call, planned, state)
             record.started_s = self._now()
-            async with self._stream(prompt, state, session) as stream:
-                await self._measure(record, stream)
-                state.history.append((await stream.result()).as_message())
+            async with self._stream(prompt, state, session) as events:
+                await self._measure(record, events)
+                await self._answered(state, events)
         except RadixloopError as error:
             record.error = str(error)
-            self._runtime_gone = self._runtime_gone or isinstance(error, Unavailable)
+            self._target_gone = self._target_gone or isinstance(error, Unavailable)
         self._run.records.append(record)
         self._on_call(record)
         return record.error is None
 
-    async def _prompt(self, session: Session, call: Call, state: _State) -> Prompt:
+    async def _prompt(self, session: Session, call: Call, planned: Prompt, state: State) -> Prompt:
         """What to send for this call."""
-        options = self._options
-        new = None if state.last is None else new_messages(state.last, call)
-        state.last = call
-        if isinstance(call.prompt, str) or not (options.live_replies or options.server_sessions):
-            return prompt_of(call, session)
-        state.history = list(call.prompt) if new is None else [*state.history, *new]
-        prompt = Chat(state.history, session.tools_of(call))
-        if options.max_context is not None:
-            length = (await self._client.tokenize(prompt)).count
-            if length + options.output_tokens > options.max_context:
-                raise _Outgrown
-        if not options.server_sessions:
-            return prompt
-        if state.fork_of is not None:
-            state.server, state.fork_of = await state.fork_of.fork(), None
-        if new is not None and state.server is not None:
-            return Chat(new)
-        # The history was rewritten (or begins): no session in the runtime extends to it.
-        await self._close(state)
-        state.server = await self._client.session(salt=self._salt)
-        return prompt
+        return planned
 
-    def _stream(self, prompt: Prompt, state: _State, session: Session) -> AsyncGenerationStream:
-        options: GenerateOptions = {
+    def _stream(self, prompt: Prompt, state: State, session: Session) -> EventStream:
+        options = self._generate_options()
+        options["salt"] = self._salt
+        # The runtime takes short printable names; ids of traces may be anything.
+        options["conversation"] = hashlib.sha1(session.id.encode(), usedforsecurity=False).hexdigest()
+        return self._target.stream(prompt, **options)
+
+    def _generate_options(self) -> GenerateOptions:
+        return {
             "max_tokens": self._options.output_tokens,
             "ignore_eos": self._options.ignore_eos,
             "bypass_cache": not self._use_cache,
             "return_prompt_ids": True,
         }
-        if state.server is not None:
-            return state.server.stream(prompt, **options)
-        options["salt"] = self._salt
-        # The runtime takes short printable names; ids of traces may be anything.
-        options["conversation"] = hashlib.sha1(session.id.encode(), usedforsecurity=False).hexdigest()
-        return self._client.stream(prompt, **options)
 
-    async def _measure(self, record: CallRecord, stream: AsyncGenerationStream) -> None:
+    async def _measure(self, record: CallRecord, events: AsyncIterator[Event]) -> None:
         last = record.started_s
-        async for event in stream:
+        async for event in events:
             now = self._now()
             if isinstance(event, Delta):
                 tokens = len(event.token_ids)
@@ -185,13 +181,11 @@ class Driver:
             elif isinstance(event, Finished):
                 record.usage, record.timing, record.ended_s = event.usage, event.timing, now
 
-    async def _close(self, state: _State) -> None:
-        if state.server is None:
-            return
-        server, state.server = state.server, None
-        # A session that cannot be closed is forgotten by the runtime when it has idled long enough.
-        with contextlib.suppress(RadixloopError):
-            await server.close()
+    async def _answered(self, state: State, events: AsyncIterator[Event]) -> None:
+        """The call's events have all come."""
+
+    async def _close(self, state: State) -> None:
+        """The session has ended."""
 
     def _now(self) -> float:
         return time.perf_counter() - self._began

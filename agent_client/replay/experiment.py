@@ -12,6 +12,7 @@ from ..errors import RadixloopError, Unavailable
 from ..prompts import Prompt
 from ..traces import Trace
 from .driver import Driver
+from .live import LiveDriver
 from .options import ReplayOptions
 from .plan import PlannedSession, choose_sessions, plan
 from .records import CallRecord, Run
@@ -103,7 +104,9 @@ async def _run(
     hooks: Hooks,
 ) -> Run:
     before = await client.stats()
-    driver = Driver(client, options, salt=salt, use_cache=name != "no_cache", on_call=hooks.on_call)
+    # The runtime's sessions hold what it wrote, so they make every run a live one.
+    kind = LiveDriver if options.live_replies or options.server_sessions else Driver
+    driver = kind(client, options, salt=salt, use_cache=name != "no_cache", on_call=hooks.on_call)
     run = await driver.run(name, planned)
     try:
         after = await client.stats()

@@ -14,9 +14,10 @@ from ..traces import Call, Session, Trace
 
 @dataclass(frozen=True)
 class PlannedSession:
-    """A session, which of its calls fit the context, and the branches that leave it, by turn (from 1)."""
+    """A session, what each of its calls sends, which of them fit the context, and the branches, by turn (from 1)."""
 
     session: Session
+    prompts: tuple[Prompt, ...]
     fits: tuple[bool, ...]
     branches: dict[int, list[PlannedSession]]
 
@@ -56,25 +57,29 @@ async def plan(
         for branch in by_parent.get(session.id, ()):
             if branch.parent is not None:
                 branches.setdefault(branch.parent.turn, []).append(await planned(branch))
-        return PlannedSession(session, await _fitting(session, max_prompt, count_tokens), branches)
+        prompts = tuple(prompt_of(call, session) for call in session.calls)
+        return PlannedSession(session, prompts, await _fitting(session, prompts, max_prompt, count_tokens), branches)
 
     return [await planned(session) for session in roots]
 
 
 async def _fitting(
-    session: Session, max_prompt: int | None, count_tokens: Callable[[Prompt], Awaitable[int]]
+    session: Session,
+    prompts: Sequence[Prompt],
+    max_prompt: int | None,
+    count_tokens: Callable[[Prompt], Awaitable[int]],
 ) -> tuple[bool, ...]:
     calls = session.calls
     if max_prompt is None or not calls:
         return (True,) * len(calls)
     grows = all(new_messages(before, after) is not None for before, after in pairwise(calls))
     if not grows:
-        return tuple([await count_tokens(prompt_of(call, session)) <= max_prompt for call in calls])
+        return tuple([await count_tokens(prompt) <= max_prompt for prompt in prompts])
     # In a history that only grows, everything fits up to some call: find it by halving.
     low, high = 0, len(calls)
     while low < high:
         middle = (low + high) // 2 if (low, high) != (0, len(calls)) else len(calls) - 1
-        if await count_tokens(prompt_of(calls[middle], session)) <= max_prompt:
+        if await count_tokens(prompts[middle]) <= max_prompt:
             low = middle + 1
         else:
             high = middle

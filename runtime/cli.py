@@ -1,4 +1,4 @@
-"""The command line of the runtime: `radix-runtime serve`."""
+"""The command line of the runtime: `radix-runtime serve`, and the commands that have files of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
+from runtime.cli_bench import bench
 from runtime.config import ServeConfig, build_config
 from runtime.settings import BadConfig, flag_help
 
@@ -153,3 +154,6 @@ def serve(
     from runtime.server import run_server
 
     raise typer.Exit(run_server(checked))
+
+
+app.command()(bench)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from runtime.attention import make_backend
+from runtime.attention import Needs, check_name, choose
 from runtime.attention.deterministic import DeterministicAttention
 from runtime.attention.hook import HOOK
 from runtime.bit_probe import probe_bits
@@ -46,6 +46,7 @@ def load_model(
     attention: str = "auto",
     forward: str = "auto",
     deterministic: bool = False,
+    block_size: int = 16,
 ) -> LoadedModel:
     """Load a model, route its attention through the cache, and check its answers against the ordinary forward.
 
@@ -53,12 +54,13 @@ def load_model(
     dtype: `auto` (float32 on CPU, bfloat16 on CUDA), float32, bfloat16 or float16. device: `auto`, `cpu`, `cuda`, ...
     attention: `auto` or the name of a back end. forward: `auto`, `lean` or `model`. deterministic: no bit of an answer
     depends on what was cached or on what shares the batch (runtime.row_invariant says how); the attention back end is
-    then of that name. Nothing is fetched unless `model` is a hub id that is not in the hub's local cache. Raises
-    ModelNotFound, ModelRefused (the message says why), or InvalidRequest for a bad setting.
+    then of that name. block_size: of the pool to come, which not every back end reads in place. Nothing is fetched
+    unless `model` is a hub id that is not in the hub's local cache. Raises ModelNotFound, ModelRefused (the message
+    says why), or InvalidRequest for a bad setting.
     """
     target = _device(device)
     weights_dtype = _dtype(dtype, target)
-    make_backend(_attention(attention, deterministic))
+    check_name(_attention(attention, deterministic))
     check_choice(forward)
     began = time.monotonic()
     folder, source_digest = locate(model, weights_dtype)
@@ -79,6 +81,7 @@ def load_model(
         attention=attention,
         forward=forward,
         deterministic=deterministic,
+        block_size=block_size,
     )
     log.info("loaded %s in %.1f s", model, time.monotonic() - began)
     return loaded
@@ -93,6 +96,7 @@ def prepare_model(
     attention: str = "auto",
     forward: str = "auto",
     deterministic: bool = False,
+    block_size: int = 16,
 ) -> LoadedModel:
     """Make a transformers model in memory servable: refusals, hook, layer trace, probes.
 
@@ -110,9 +114,11 @@ def prepare_model(
     if network.config._attn_implementation != HOOK:
         raise ModelRefused(f"{type(network).__name__} does not let its attention be replaced")
     layers, options = trace_layers(network)
-    backend = make_backend(_attention(attention, deterministic))
     text = network.config.get_text_config(decoder=True)
     kv_dtype = network.dtype
+    needs = Needs.of(
+        layers, options, device=network.device, dtype=network.dtype, kv_dtype=kv_dtype, block_size=block_size
+    )
     info = ModelInfo(
         name=name,
         architecture=type(network).__name__,
@@ -128,7 +134,7 @@ def prepare_model(
         kv_bytes_per_token=sum(shape.bytes_per_token(kv_dtype) for shape in layers),
         fingerprint=fingerprint(network, tokenizer, weights_digest, kv_dtype),
         has_chat_template=getattr(tokenizer, "chat_template", None) is not None,
-        attention_backend=backend.name,
+        attention_backend=choose(_attention(attention, deterministic), needs),
         forward=ModelForward.name,
     )
     loaded = LoadedModel(network, tokenizer, info, layers, kv_dtype, ModelForward(network))

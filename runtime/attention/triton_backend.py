@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from runtime.attention import triton_kernel
 from runtime.attention.interface import AttentionOptions
+from runtime.attention.needs import Needs, library, needs_gpu
 from runtime.attention.paged_layout import PagedLayout, paged_layout
 from runtime.batch import StepPlan
 from runtime.kv_pool import LayerKV
@@ -144,6 +144,8 @@ def _attend(
     lse: torch.Tensor,
 ) -> None:
     """Write out `[splits, n, heads, value_dim]` and lse float32 `[splits, n, heads]`, each tile from its target on."""
+    from runtime.attention import triton_kernel
+
     key_dim, value_dim = query.shape[-1], kv.values.shape[-1]
     key_pad, value_pad = (max(16, _power_of_two(dim)) for dim in (key_dim, value_dim))
     full = query.dtype == torch.float32
@@ -194,6 +196,8 @@ def _attend(
 def _merge(
     parts: torch.Tensor, part_lses: torch.Tensor, tokens: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
 ) -> None:
+    from runtime.attention import triton_kernel
+
     splits, count, heads, value_dim = parts.shape
     with _on(out.device):
         triton_kernel.merge[(count, heads)](
@@ -225,3 +229,11 @@ def _on(device: torch.device) -> torch.cuda.device:
 
 def _power_of_two(value: int) -> int:
     return 1 << (value - 1).bit_length()
+
+
+def triton_obstacle(needs: Needs) -> str | None:
+    """Why the kernel does not serve; None when it does."""
+    found = library("triton")
+    if isinstance(found, str):
+        return found
+    return needs_gpu(needs, (8, 0))

@@ -180,5 +180,5 @@ def test_half_precision_pools(dtype: torch.dtype) -> None:
 
 
 def test_unknown_back_end_is_named() -> None:
-    with pytest.raises(InvalidRequest, match="attention is 'flashy': must be one of auto, reference, sdpa"):
+    with pytest.raises(InvalidRequest, match="attention is 'flashy': must be one of auto, fa3"):
         make_backend("flashy")

@@ -13,6 +13,7 @@ from radixloop.v1 import cache_pb2, common_pb2, inference_pb2, sessions_pb2
 
 from . import results
 from .folding import usage_from_proto
+from .generate_options import namespace_parts
 from .prompts import Prompt, TokenIds, ids_from_proto, ids_to_proto, prompt_to_proto
 from .retry import Safety
 
@@ -94,12 +95,12 @@ def close_session(session_id: str) -> Unary[results.SessionClosed]:
 
 
 def node_from_proto(node: cache_pb2.Node) -> results.CacheNode:
-    space = node.namespace
+    salt, adapter = namespace_parts(node.namespace)
     return results.CacheNode(
         id=node.id,
         parent_id=node.parent_id,
-        salt=space.salt if space.HasField("salt") else None,
-        adapter=space.adapter if space.HasField("adapter") else None,
+        salt=salt,
+        adapter=adapter,
         start=node.start,
         tokens=node.tokens,
         blocks=node.blocks,

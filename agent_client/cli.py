@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from .cli_options import (
+    DEFAULT_TARGET,
+    LOOP,
+    OUT,
+    RUN,
+    AsJson,
+    Concurrency,
+    Format,
+    JsonReport,
+    MaxContext,
+    MaxTokens,
+    Salt,
+    Target,
+    Temperature,
+    TraceFormat,
+    named,
+    parse_tool_latency,
+)
 
 app = typer.Typer(
     name="agent-client",
@@ -16,35 +34,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-
-Target = Annotated[
-    str,
-    typer.Option(
-        "--target",
-        "-t",
-        metavar="HOST:PORT",
-        envvar="RADIXLOOP_TARGET",
-        help="The runtime's gRPC address.",
-    ),
-]
-Salt = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Cache namespace: prefixes are shared only under the same salt.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", min=1, help="Tokens to generate at most.")]
-Temperature = Annotated[float, typer.Option(metavar="X", min=0.0, help="0 takes the likeliest token every time.")]
-
-DEFAULT_TARGET = "localhost:50051"
-
-
-class TraceFormat(str, Enum):
-    """Trace formats by the names that the readers go by."""
-
-    auto = "auto"
-    recorded = "radixloop-trace"
-    openai = "openai-messages"
-    magagent = "magagent"
-    swe_agent = "swe-agent"
 
 
 def _print_version(asked: bool) -> None:
@@ -64,20 +53,6 @@ def _root(
     pass
 
 
-def _tool_latency(text: str) -> str | float:
-    if text in ("recorded", "none"):
-        return text
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise typer.BadParameter(f"{text!r} is neither 'recorded' nor 'none' nor seconds from 0 up")
-    return seconds
-
-
-_RUN, _LOOP, _OUT = "What is replayed", "How it is replayed", "What is reported"
-
 _REPLAY_HELP = """Replay recorded agent loops and report what the cache saved.
 
 Calls of a session run in order, sessions side by side, branches in parallel. The hit rate stands beside what a cache \
@@ -95,57 +70,38 @@ def replay(
         ),
     ] = None,
     target: Target = DEFAULT_TARGET,
-    format: Annotated[
-        TraceFormat,
-        typer.Option(
-            metavar="NAME",
-            help=f"One of {', '.join(name.value for name in TraceFormat)}.",
-            rich_help_panel=_RUN,
-            show_default="auto: told by content",
-        ),
-    ] = TraceFormat.auto,
+    format: Format = TraceFormat.auto,
     sessions: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Replay N sessions.", rich_help_panel=_RUN, show_default="all"),
+        typer.Option(metavar="N", min=1, help="Replay N sessions.", rich_help_panel=RUN, show_default="all"),
     ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             help="Pick and order the sessions at random by this seed.",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
             show_default="the first ones, in order",
         ),
     ] = None,
-    max_context: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Leave out calls whose prompt and output exceed N tokens.",
-            rich_help_panel=_RUN,
-            show_default="the model's context",
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Sessions in flight.", rich_help_panel=_LOOP)
-    ] = 4,
+    max_context: MaxContext = None,
+    concurrency: Concurrency = 4,
     output_tokens: Annotated[
         int,
         typer.Option(
             metavar="N",
             min=1,
             help="Generate N tokens in each call; with --live-replies, at most N.",
-            rich_help_panel=_LOOP,
+            rich_help_panel=LOOP,
         ),
     ] = 32,
     tool_latency: Annotated[
         str,
         typer.Option(
             metavar="WHICH",
-            parser=_tool_latency,
+            parser=parse_tool_latency,
             help="The pause before each call of a session but the first: recorded, none, or a number of seconds.",
-            rich_help_panel=_LOOP,
+            rich_help_panel=LOOP,
         ),
     ] = "none",
     live_replies: Annotated[
@@ -153,7 +109,7 @@ def replay(
         typer.Option(
             "--live-replies",
             help="Go on from what the model wrote instead of the recorded reply.",
-            rich_help_panel=_LOOP,
+            rich_help_panel=LOOP,
         ),
     ] = False,
     server_sessions: Annotated[
@@ -161,18 +117,18 @@ def replay(
         typer.Option(
             "--server-sessions",
             help="Use the runtime's sessions: a call sends only what is new. Implies --live-replies.",
-            rich_help_panel=_LOOP,
+            rich_help_panel=LOOP,
         ),
     ] = False,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="The baseline: neither read nor fill the cache.", rich_help_panel=_LOOP)
+        bool, typer.Option("--no-cache", help="The baseline: neither read nor fill the cache.", rich_help_panel=LOOP)
     ] = False,
     compare: Annotated[
         bool,
         typer.Option(
             "--compare",
             help="Replay without and with the cache, each from an empty cache, and print both.",
-            rich_help_panel=_LOOP,
+            rich_help_panel=LOOP,
         ),
     ] = False,
     salt: Annotated[
@@ -180,22 +136,17 @@ def replay(
         typer.Option(
             metavar="TEXT",
             help="Cache namespace to replay in; what is cached there already counts as hits.",
-            rich_help_panel=_LOOP,
+            rich_help_panel=LOOP,
             show_default="a fresh one for each run",
         ),
     ] = None,
     flush: Annotated[
-        bool, typer.Option("--flush", help="Empty the runtime's whole cache first.", rich_help_panel=_LOOP)
+        bool, typer.Option("--flush", help="Empty the runtime's whole cache first.", rich_help_panel=LOOP)
     ] = False,
     per_turn: Annotated[
-        bool, typer.Option("--per-turn", help="Also print a line for each turn.", rich_help_panel=_OUT)
+        bool, typer.Option("--per-turn", help="Also print a line for each turn.", rich_help_panel=OUT)
     ] = False,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Write the report as JSON; - prints it, and nothing else.", rich_help_panel=_OUT
-        ),
-    ] = None,
+    json: JsonReport = None,
 ) -> None:
     from .commands.replay import run
     from .replay import ReplayOptions
@@ -215,7 +166,7 @@ def replay(
             trace,
             target,
             options,
-            format=None if format is TraceFormat.auto else format.value,
+            format=named(format),
             runs=("no_cache", "cached") if compare else ("no_cache",) if no_cache else ("cached",),
             sessions=sessions,
             seed=seed,
@@ -225,6 +176,97 @@ def replay(
             json_file=json,
         )
     )
+
+
+_BENCH_HELP = """Drive the same token streams against several servers, in turns, and print the ratios.
+
+A TARGET is HOST:PORT (a runtime of ours), openai:URL (vLLM and others that have /v1/completions) or llama:URL \
+(llama.cpp's server). Recorded loops are tokenised once; every target gets the same ids and generates as many tokens, \
+alone, while the others idle. The first target is compared with the rest. Exits with 1 when a call failed."""
+
+
+@app.command(help=_BENCH_HELP)
+def bench(
+    trace: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TRACE",
+            help="A trace file, or a folder of them.",
+            show_default="the sample that comes with this package",
+        ),
+    ] = None,
+    target: Annotated[
+        list[str],
+        typer.Option("--target", "-t", metavar="TARGET", help="A server; give several.", rich_help_panel=RUN),
+    ] = [DEFAULT_TARGET],  # noqa: B006
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The runtime that tokenises the trace.",
+            rich_help_panel=RUN,
+            show_default="the first target that is a runtime",
+        ),
+    ] = None,
+    format: Format = TraceFormat.auto,
+    sessions: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="The trace's first N sessions.", rich_help_panel=RUN, show_default="all"),
+    ] = None,
+    max_context: MaxContext = None,
+    concurrency: Concurrency = 4,
+    output_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Generate N tokens in each call.", rich_help_panel=LOOP)
+    ] = 32,
+    rounds: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Everything N times, each from a cold cache.", rich_help_panel=LOOP)
+    ] = 1,
+    group: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="The next target's turn comes after N sessions.",
+            rich_help_panel=LOOP,
+            show_default="after all of them",
+        ),
+    ] = None,
+    no_cache: Annotated[
+        bool,
+        typer.Option("--no-cache", help="Prompts share nothing; caches off where a call can.", rich_help_panel=LOOP),
+    ] = False,
+    fan_out: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Instead of the loops: N branches of one uncached trunk, arriving together.",
+            rich_help_panel=LOOP,
+            show_default="the loops",
+        ),
+    ] = None,
+    trunk: Annotated[
+        int, typer.Option(metavar="T", min=3, help="Tokens that the branches share.", rich_help_panel=LOOP)
+    ] = 3000,
+    tail: Annotated[
+        int, typer.Option(metavar="T", min=1, help="Tokens of each branch's own.", rich_help_panel=LOOP)
+    ] = 60,
+    json: JsonReport = None,
+) -> None:
+    from .bench import BenchOptions, FanOut
+    from .commands.bench import run
+
+    options = BenchOptions(
+        sessions=sessions,
+        concurrency=concurrency,
+        output_tokens=output_tokens,
+        max_context=max_context,
+        rounds=rounds,
+        group=group,
+        use_cache=not no_cache,
+        fan_out=None if fan_out is None else FanOut(fan_out, trunk, tail),
+    )
+    raise typer.Exit(run(trace, target, options, tokenizer=tokenizer, format=named(format), json_file=json))
 
 
 @app.command()
@@ -393,7 +435,7 @@ def lint(
     """Find what breaks prefixes before it is sent: clocks, changing tools, rewritten histories. Exits with 1 if any."""
     from .commands.lint import run
 
-    raise typer.Exit(run(trace, None if format is TraceFormat.auto else format.value, target, json))
+    raise typer.Exit(run(trace, named(format), target, json))
 
 
 @app.command()

@@ -56,6 +56,14 @@ def namespace(salt: str | None, adapter: str | None) -> common_pb2.Namespace:
     return common_pb2.Namespace(salt=salt, adapter=adapter)
 
 
+def namespace_parts(space: common_pb2.Namespace) -> tuple[str | None, str | None]:
+    """Salt and adapter; None for a part that is not set."""
+    return (
+        space.salt if space.HasField("salt") else None,
+        space.adapter if space.HasField("adapter") else None,
+    )
+
+
 def generate_request(
     prompt: Prompt,
     options: Mapping[str, Any],

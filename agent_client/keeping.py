@@ -8,6 +8,7 @@ from radixloop.v1 import cache_pb2, common_pb2, sessions_pb2
 
 from .calls import Unary
 from .errors import InvalidArgument
+from .generate_options import namespace_parts
 from .prompts import Prompt, prompt_to_proto
 from .retry import Safety
 from .verdicts import Explanation, explanation_from_proto
@@ -139,7 +140,7 @@ def _cut(done: sessions_pb2.TruncateSessionResponse) -> SessionCut:
 
 
 def _lease(told: cache_pb2.LeaseInfo, covered_tokens: int | None = None) -> Lease:
-    salt, adapter = _space(told.namespace)
+    salt, adapter = namespace_parts(told.namespace)
     return Lease(told.lease_id, told.tokens, salt, adapter, told.priority, told.ttl_s, told.label, covered_tokens)
 
 
@@ -149,11 +150,4 @@ def _leases(told: cache_pb2.ListLeasesResponse) -> Leases:
 
 def _quota(told: cache_pb2.Quota) -> Quota:
     share = told.share if told.HasField("share") else None
-    return Quota(*_space(told.namespace), share, told.blocks if told.HasField("blocks") else None)
-
-
-def _space(space: common_pb2.Namespace) -> tuple[str | None, str | None]:
-    return (
-        space.salt if space.HasField("salt") else None,
-        space.adapter if space.HasField("adapter") else None,
-    )
+    return Quota(*namespace_parts(told.namespace), share, told.blocks if told.HasField("blocks") else None)

@@ -195,6 +195,7 @@ class ModelInfo:
     runtime_id: str
     incarnation: str
     version: str
+    forward: str
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from radixloop.v1 import common_pb2, events_pb2
+from radixloop.v1 import events_pb2
 
+from .generate_options import namespace_parts
 from .prompts import ids_from_proto
 
 
@@ -94,7 +95,7 @@ def _event(event: events_pb2.CacheEvent) -> BlocksStored | BlocksRemoved | Block
     if kind == "stored":
         stored = event.stored
         return BlocksStored(
-            *_space(stored.namespace),
+            *namespace_parts(stored.namespace),
             block_hashes=tuple(stored.block_hashes),
             parent_hash=stored.parent_hash if stored.HasField("parent_hash") else None,
             token_ids=ids_from_proto(stored.token_ids),
@@ -103,12 +104,5 @@ def _event(event: events_pb2.CacheEvent) -> BlocksStored | BlocksRemoved | Block
         )
     if kind == "removed":
         removed = event.removed
-        return BlocksRemoved(*_space(removed.namespace), tuple(removed.block_hashes), removed.medium)
+        return BlocksRemoved(*namespace_parts(removed.namespace), tuple(removed.block_hashes), removed.medium)
     return BlocksCleared()
-
-
-def _space(space: common_pb2.Namespace) -> tuple[str | None, str | None]:
-    return (
-        space.salt if space.HasField("salt") else None,
-        space.adapter if space.HasField("adapter") else None,
-    )

@@ -32,7 +32,8 @@ def reported(run: Callable[P, int]) -> Callable[P, int]:
             return USAGE
         except RadixloopError as error:
             say(str(error))
-            if isinstance(error, Unavailable):
+            # Of all servers, only a runtime of ours raises this very class.
+            if type(error) is Unavailable:
                 say("start a runtime with `radix-runtime serve`, or name another one with --target HOST:PORT")
             return FAILED
         except KeyboardInterrupt:

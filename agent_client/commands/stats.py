@@ -36,8 +36,8 @@ def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
     now = f"{stats.running_requests} running, {stats.waiting_requests} waiting"
     return [
         ("model", f"{model.model} ({model.architecture}, context {count(model.context_length)})"),
-        ("runs on", f"{model.device}, attention {model.attention_backend}, KV {model.kv_dtype}"),
-        ("KV a token", bytes_(model.kv_bytes_per_token)),
+        ("runs on", f"{model.device}, {model.attention_backend} attention, {model.forward} forward"),
+        ("KV", f"{model.kv_dtype}, {bytes_(model.kv_bytes_per_token)} a token"),
         ("up", duration(stats.uptime_s)),
         (
             "requests",

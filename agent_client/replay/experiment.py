@@ -51,7 +51,7 @@ async def experiment(
     hooks = hooks or Hooks()
     model = await client.model_info()
     options = replace(options, max_context=min(options.max_context or model.context_length, model.context_length))
-    planned = await _plan(client, trace, options, sessions, seed)
+    planned = await planned_sessions(client, trace, options, sessions, seed)
     done: list[Run] = []
     for name in runs:
         hooks.on_run(name, sum(session.calls for session in planned))
@@ -77,9 +77,11 @@ async def experiment(
     }
 
 
-async def _plan(
+async def planned_sessions(
     client: AsyncRadixClient, trace: Trace, options: ReplayOptions, sessions: int | None, seed: int | None
 ) -> list[PlannedSession]:
+    """The sessions to replay and which of their calls fit `options.max_context` as the runtime counts tokens."""
+
     async def count_tokens(prompt: Prompt) -> int:
         try:
             return (await client.tokenize(prompt)).count

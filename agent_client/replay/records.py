@@ -49,3 +49,18 @@ class Run:
     evicted_tokens: int = 0
     copied_tokens: int = 0
     preemptions: int = 0
+
+    def extend(self, later: Run) -> None:
+        """Takes over the calls of a pass that came after this one, as if it had begun when this one ended."""
+        for record in later.records:
+            record.started_s += self.wall_s
+            if record.ended_s is not None:
+                record.ended_s += self.wall_s
+        self.records += later.records
+        self.wall_s += later.wall_s
+        self.skipped_calls += later.skipped_calls
+        self.cut_sessions += later.cut_sessions
+        self.interrupted = self.interrupted or later.interrupted
+        self.evicted_tokens += later.evicted_tokens
+        self.copied_tokens += later.copied_tokens
+        self.preemptions += later.preemptions

@@ -12,6 +12,8 @@ from .percentiles import percentile
 from .records import CallRecord, Run
 
 MESSAGES_SHOWN = 5
+# What a client times, the same for every server.
+TIMES = ("wall_s", "ttft_p50_s", "ttft_first_p50_s", "ttft_later_p50_s", "ttft_later_p95_s", "itl_p50_s")
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -34,10 +36,10 @@ def summarise(run: Run) -> dict[str, Any]:
         "cached_tokens": cached,
         "computed_tokens": sum(record.usage.computed_tokens for record in finished),
         "missed_tokens_by_cause": _missed_by_cause(finished),
-        "hit_rate": _ratio(cached, inputs),
+        "hit_rate": ratio(cached, inputs),
         "ideal_cached_tokens": ideal_cached,
-        "ideal_hit_rate": _ratio(ideal_cached, inputs),
-        "share_of_ideal": _ratio(cached, ideal_cached),
+        "ideal_hit_rate": ratio(ideal_cached, inputs),
+        "share_of_ideal": ratio(cached, ideal_cached),
         "output_tokens": outputs,
         "wall_s": run.wall_s,
         "ttft_p50_s": percentile(ttfts, 0.5),
@@ -50,7 +52,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "itl_p50_s": percentile(itls, 0.5),
         "itl_p95_s": percentile(itls, 0.95),
         "itl_p99_s": percentile(itls, 0.99),
-        "output_tokens_per_s": _ratio(outputs, run.wall_s),
+        "output_tokens_per_s": ratio(outputs, run.wall_s),
         "queue_s": sum(record.timing.queue_s for record in finished),
         "prefill_s": sum(record.timing.prefill_s for record in finished),
         "runtime_ttft_p50_s": percentile([record.timing.ttft_s for record in finished], 0.5),
@@ -69,9 +71,8 @@ def summarise(run: Run) -> dict[str, Any]:
 
 def ratios(base: dict[str, Any], cached: dict[str, Any]) -> dict[str, float | None]:
     """How many times less time and work the cached run took; for tokens per second, how many times more."""
-    less = ("wall_s", "ttft_p50_s", "ttft_first_p50_s", "ttft_later_p50_s", "ttft_later_p95_s", "itl_p50_s")
-    out = {key: _ratio(base[key], cached[key]) for key in (*less, "prefill_s", "computed_tokens")}
-    return {**out, "output_tokens_per_s": _ratio(cached["output_tokens_per_s"], base["output_tokens_per_s"])}
+    out = {key: ratio(base[key], cached[key]) for key in (*TIMES, "prefill_s", "computed_tokens")}
+    return {**out, "output_tokens_per_s": ratio(cached["output_tokens_per_s"], base["output_tokens_per_s"])}
 
 
 def _ideal(records: Sequence[CallRecord]) -> dict[int, int]:
@@ -122,8 +123,8 @@ def _turn(turn: int, records: Sequence[CallRecord], ideal: dict[int, int]) -> di
         "input_tokens": inputs,
         "cached_tokens": cached,
         "computed_tokens": sum(record.usage.computed_tokens for record in records),
-        "hit_rate": _ratio(cached, inputs),
-        "ideal_hit_rate": _ratio(sum(ideal[id(record)] for record in records), inputs),
+        "hit_rate": ratio(cached, inputs),
+        "ideal_hit_rate": ratio(sum(ideal[id(record)] for record in records), inputs),
         "ttft_p50_s": percentile(ttfts, 0.5),
         "ttft_p95_s": percentile(ttfts, 0.95),
     }
@@ -141,5 +142,6 @@ def _ttfts(records: Sequence[CallRecord]) -> list[float]:
     return [record.ttft_s for record in records if record.ttft_s is not None]
 
 
-def _ratio(part: float | None, whole: float | None) -> float | None:
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """None where one is unknown or nothing can be divided by."""
     return part / whole if part is not None and whole else None

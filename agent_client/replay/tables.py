@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -12,51 +12,67 @@ from rich.text import Text
 
 from ..words import count, counted, seconds, share
 
-Row = tuple[str, Callable[[dict[str, Any]], str], str | None]
+
+class Row(NamedTuple):
+    """`show` makes a run's cell, `key` names the ratio beside it, `told` those that only our runtime can tell."""
+
+    label: str
+    show: Callable[[dict[str, Any]], str]
+    key: str | None = None
+    told: bool = False
 
 
 def _three(run: dict[str, Any], stem: str) -> str:
     return " / ".join(seconds(run[f"{stem}_{p}_s"]) for p in ("p50", "p95", "p99"))
 
 
-# Label, how a run shows it, and the key of the ratio beside it.
-_ROWS: tuple[Row, ...] = (
-    ("calls", lambda r: count(r["calls"]), None),
-    ("sessions", lambda r: count(r["sessions"]), None),
-    ("input tokens", lambda r: count(r["input_tokens"]), None),
-    ("  from the cache", lambda r: count(r["cached_tokens"]), None),
-    ("  computed", lambda r: count(r["computed_tokens"]), "computed_tokens"),
-    ("hit rate", lambda r: share(r["hit_rate"]), None),
-    ("  infinite cache", lambda r: share(r["ideal_hit_rate"]), None),
-    ("  share of that", lambda r: share(r["share_of_ideal"]), None),
-    ("output tokens", lambda r: count(r["output_tokens"]), None),
-    ("TTFT p50/p95/p99", lambda r: _three(r, "ttft"), "ttft_p50_s"),
-    ("  first calls p50", lambda r: seconds(r["ttft_first_p50_s"]), "ttft_first_p50_s"),
-    ("  later calls", lambda r: _three(r, "ttft_later"), "ttft_later_p50_s"),
-    ("ITL p50/p95/p99", lambda r: _three(r, "itl"), "itl_p50_s"),
-    ("output tokens/s", lambda r: f"{r['output_tokens_per_s'] or 0:,.1f}", "output_tokens_per_s"),
-    ("prefill, all calls", lambda r: seconds(r["prefill_s"]), "prefill_s"),
-    ("  saved, about", lambda r: seconds(r["saved_prefill_s"]), None),
-    ("wall time", lambda r: seconds(r["wall_s"]), "wall_s"),
+ROWS = (
+    Row("calls", lambda r: count(r["calls"])),
+    Row("sessions", lambda r: count(r["sessions"])),
+    Row("input tokens", lambda r: count(r["input_tokens"])),
+    Row("  from the cache", lambda r: count(r["cached_tokens"])),
+    Row("  computed", lambda r: count(r["computed_tokens"]), "computed_tokens"),
+    Row("hit rate", lambda r: share(r["hit_rate"])),
+    Row("  infinite cache", lambda r: share(r["ideal_hit_rate"])),
+    Row("  share of that", lambda r: share(r["share_of_ideal"])),
+    Row("output tokens", lambda r: count(r["output_tokens"])),
+    Row("TTFT p50/p95/p99", lambda r: _three(r, "ttft"), "ttft_p50_s"),
+    Row("  first calls p50", lambda r: seconds(r["ttft_first_p50_s"]), "ttft_first_p50_s"),
+    Row("  later calls", lambda r: _three(r, "ttft_later"), "ttft_later_p50_s"),
+    Row("ITL p50/p95/p99", lambda r: _three(r, "itl"), "itl_p50_s"),
+    Row("output tokens/s", lambda r: f"{r['output_tokens_per_s'] or 0:,.1f}", "output_tokens_per_s"),
+    Row("prefill, all calls", lambda r: seconds(r["prefill_s"]), "prefill_s", told=True),
+    Row("  saved, about", lambda r: seconds(r["saved_prefill_s"]), told=True),
+    Row("wall time", lambda r: seconds(r["wall_s"]), "wall_s"),
 )
+
+
+def figures_table(
+    title: str,
+    runs: Sequence[tuple[str, dict[str, Any]]],
+    ratios: Sequence[tuple[str, Mapping[str, float | None]]],
+    rows: Sequence[Row] = ROWS,
+) -> Table:
+    """Runs side by side under their headings, then columns of ratios."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("", no_wrap=True)
+    for heading in [heading for heading, _ in (*runs, *ratios)]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [row.show(run) for _, run in runs]
+        for _, compared in ratios:
+            ratio = compared.get(row.key) if row.key else None
+            cells.append(f"{ratio:,.2f}x" if ratio is not None else "")
+        table.add_row(row.label, *cells)
+    return table
 
 
 def print_report(console: Console, report: dict[str, Any], per_turn: bool) -> None:
     """The table of every run, side by side, then what went wrong, then the turns."""
     runs, compared = report["runs"], report["ratios"]
-    table = Table(title=f"{report['trace']} on {report['model']}", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("", no_wrap=True)
-    for run in runs:
-        table.add_column(run["name"].replace("_", " "), justify="right", no_wrap=True)
-    if compared:
-        table.add_column("ratio", justify="right", no_wrap=True)
-    for label, show, key in _ROWS:
-        cells = [label, *(show(run) for run in runs)]
-        if compared:
-            ratio = compared.get(key) if key else None
-            cells.append(f"{ratio:,.2f}x" if ratio is not None else "")
-        table.add_row(*cells)
-    console.print(table)
+    title = f"{report['trace']} on {report['model']}"
+    columns = [(run["name"].replace("_", " "), run) for run in runs]
+    console.print(figures_table(title, columns, [("ratio", compared)] if compared else []))
     for run in runs:
         _print_troubles(console, run)
     if per_turn:
@@ -77,6 +93,11 @@ def _print_troubles(console: Console, run: dict[str, Any]) -> None:
     if run["evicted_tokens"] or run["preemptions"]:
         preempted = counted(run["preemptions"], "preemption")
         console.print(f"{name}: {counted(run['evicted_tokens'], 'token')} evicted, {preempted}")
+    print_failures(console, name, run)
+
+
+def print_failures(console: Console, name: str, run: dict[str, Any]) -> None:
+    """Whether a run was interrupted, and what its failed calls said."""
     if run["interrupted"]:
         console.print(Text(f"{name}: interrupted; the figures cover what had finished", style="yellow"))
     if run["errors"]:

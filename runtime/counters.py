@@ -16,6 +16,7 @@ class EngineCounters:
         lookup_tokens: prompt tokens that were looked up in the cache (all but bypassing requests').
         hit_tokens: of these, found at first admission.
         computed_tokens: prompt tokens that went through a forward pass.
+        draft_tokens, accepted_draft_tokens: that were verified; of these, that became output.
         missed_tokens: prompt tokens that were looked up and not found, by cause as of first admission.
     """
 
@@ -25,6 +26,8 @@ class EngineCounters:
     hit_tokens: int = 0
     computed_tokens: int = 0
     output_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
     preemptions: int = 0
     finished: int = 0
     cancelled: int = 0

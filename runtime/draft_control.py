@@ -28,11 +28,12 @@ _FIRST_ROW_COST = 0.3
 
 
 class RunRecord:
-    """What the drafts of one sequence came to, lately."""
+    """What the drafts of one sequence came to, lately. `greedy`: whether it always takes the likeliest token."""
 
-    __slots__ = ("held", "tested")
+    __slots__ = ("greedy", "held", "tested")
 
-    def __init__(self) -> None:
+    def __init__(self, *, greedy: bool) -> None:
+        self.greedy = greedy
         self.held = 0.0
         self.tested = 0.0
 
@@ -42,13 +43,13 @@ class DraftControl:
 
     def __init__(self) -> None:
         self.costs = StepCosts()
-        self._kinds: dict[tuple[DraftSource, int], tuple[float, float]] = {}
+        self._kinds: dict[tuple[DraftSource, int, bool], tuple[float, float]] = {}
         self._trial_credit = 0.0
         self._unchecked = 0
 
     def chance(self, record: RunRecord, draft: Draft) -> float:
         """The probability that a token of this draft holds where the ones before it did."""
-        held, tested = self._kinds.get((draft.source, draft.matched), _FIRST_GUESS)
+        held, tested = self._kinds.get((draft.source, draft.matched, record.greedy), _FIRST_GUESS)
         return (_KIND_WEIGHT * held / tested + record.held) / (_KIND_WEIGHT + record.tested)
 
     def lengths(
@@ -83,7 +84,7 @@ class DraftControl:
 
         What follows the first wrong one was not compared.
         """
-        kind = (draft.source, draft.matched)
+        kind = (draft.source, draft.matched, record.greedy)
         keep = max(0.0, 1 - tested / _KIND_MEMORY)
         old_held, old_tested = self._kinds.get(kind, _FIRST_GUESS)
         self._kinds[kind] = (keep * old_held + held, keep * old_tested + tested)

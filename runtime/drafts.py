@@ -22,7 +22,7 @@ LONGEST_MATCH = 8
 class DraftSource(Enum):
     """Where a draft was found."""
 
-    TEXT = "text"
+    LOOKUP = "lookup"
     TREE = "tree"
 
 
@@ -39,6 +39,10 @@ class Draft:
     tokens: Ints
     source: DraftSource
     matched: int
+
+    def cut(self, length: int) -> Draft | None:
+        """The first `length` tokens of it; None where that is nothing."""
+        return Draft(self.tokens[:length], self.source, self.matched) if length > 0 else None
 
 
 def look_up(text: Ints, n: int, shortest: int = 2) -> Draft | None:
@@ -75,4 +79,4 @@ def look_up(text: Ints, n: int, shortest: int = 2) -> Draft | None:
         return None
     found = text[int(places[-1]) + 1 :]
     tokens = found[:n].copy() if len(found) >= n else np.resize(found, n)
-    return Draft(tokens, DraftSource.TEXT, matched)
+    return Draft(tokens, DraftSource.LOOKUP, matched)

@@ -20,6 +20,7 @@ from runtime.admission import AdmissionGate
 from runtime.batch import BatchItem
 from runtime.choice_output import ChoiceOutput
 from runtime.counters import EngineCounters
+from runtime.drafter import Drafter, DraftSettings
 from runtime.errors import EngineFailed, RequestCancelled, ShuttingDown
 from runtime.events import Event, FailedEvent, FinishedEvent, RequestRecord, StartedEvent
 from runtime.inbox import Inbox
@@ -49,6 +50,7 @@ class EngineConfig:
         max_running: choices that run at once.
         max_queue: requests that wait at most.
         order, passes: see `runtime.scheduler.Scheduler`.
+        drafts: None verifies none.
         leasable_share: of the pool, how much leases may cover together.
         record_events: keep block events for whoever takes them with `call(PrefixStore.events)`.
         explain_across_namespaces: let a verdict say that another namespace holds the prompt.
@@ -62,6 +64,7 @@ class EngineConfig:
     max_queue: int = 256
     order: str = DEFAULT_ORDER
     passes: int = DEFAULT_PASSES
+    drafts: DraftSettings | None = None
     eviction: str = DEFAULT_POLICY
     leasable_share: float = 0.5
     record_events: bool = False
@@ -117,6 +120,9 @@ class Engine:
             order=config.order,
             passes=config.passes,
         )
+        self._drafter = None if config.drafts is None else Drafter(self._store, config.drafts, self.counters)
+        if self._drafter is not None:
+            self.on_step.append(self._drafter.stepped)
         self._gate = AdmissionGate(
             vocab_size=loaded.info.vocab_size,
             context_length=loaded.info.context_length,
@@ -257,6 +263,8 @@ class Engine:
         for run, error in plan.impossible:
             self._fail(run.request, EngineFailed(f"the request does not fit: {error}"))
         work = [(run, n) for run, n in plan.work if run.seq is not None]
+        if self._drafter is not None:
+            plan.copies += self._drafter.propose(work, self.config.max_batch_tokens - sum(n for _, n in work))
         self._clock.lap("schedule")
         if not work:
             return
@@ -268,7 +276,7 @@ class Engine:
                 self._fail(request, EngineFailed(f"the forward pass failed: {type(error).__name__}: {error}"))
             return
         self.counters.steps += 1
-        self._clock.computed(len(work), sum(n for _, n in work))
+        self._clock.computed(len(work), sum(n + run.drafted for run, n in work))
         if logits.bad:
             work, logits = self._without_bad_rows(work, logits)
         self._clock.lap("sample")
@@ -280,11 +288,20 @@ class Engine:
     def _without_bad_rows(
         self, work: list[tuple[Run, int]], logits: LogitRows
     ) -> tuple[list[tuple[Run, int]], LogitRows]:
-        """Fail the requests whose logits are NaN or infinite before their KV is committed: nobody may hit on it."""
-        with_logits = [run for run, n in work if self._wants_logits(run, n)]
-        for row in logits.bad:
-            self._fail(with_logits[row].request, BadLogits((row,)))
-        keep = [row for row, run in enumerate(with_logits) if not run.request.ended]
+        """Fail the requests whose logits are NaN or infinite before their KV is committed: nobody may hit on it.
+
+        What is wrong with a draft's rows is the draft's business.
+        """
+        keep: list[int] = []
+        row = 0
+        for run, n in work:
+            if self._wants_logits(run, n):
+                rows = range(row, row + 1 + run.drafted)
+                row = rows.stop
+                if rows.start in logits.bad:
+                    self._fail(run.request, BadLogits((rows.start,)))
+                else:
+                    keep += rows
         return [(run, n) for run, n in work if not run.request.ended], logits.take(keep)
 
     @staticmethod
@@ -296,13 +313,12 @@ class Engine:
         self.counters.waiting = len(self._scheduler.waiting)
 
     def _forward(self, plan: StepPlan, work: list[tuple[Run, int]]) -> LogitRows:
-        """Return the logits of the runs whose tokens are all computed after this pass."""
+        """Return the logits of the runs whose tokens are all computed after this pass, each followed by its draft's."""
         items = []
         for run, n in work:
             assert run.seq is not None
-            start = run.seq.length
-            rows = 1 if self._wants_logits(run, n) else 0
-            items.append(BatchItem(run.tokens[start : start + n], start, run.seq.table, rows))
+            rows = 1 + run.drafted if self._wants_logits(run, n) else 0
+            items.append(BatchItem(run.ahead(n), run.seq.length, run.seq.table, rows))
         if plan.copies:
             self._runner.copy_blocks(plan.copies)
         laid_out = self._runner.prepare(items)
@@ -325,20 +341,20 @@ class Engine:
             self._store.commit(seq, tokens[of_prompt:], output=True)
 
     def _choose(self, rows: list[Run], logits: LogitRows) -> None:
-        """Give every run whose logits are there its next token."""
+        """Give every run whose logits are there its next token, and with a draft those that it foresaw."""
         now = time.monotonic()
         choosers, sources = self._choosers(rows, now)
         outputs = [run.output.token_ids for run in choosers]
         tokens = sample_rows(logits.take(sources), [run.sampler for run in choosers], outputs)
         self._clock.lap("sample")
-        for run, token in zip(choosers, tokens, strict=True):
+        for run, row, token in zip(choosers, sources, tokens, strict=True):
             if run.request.ended:
                 # Another choice of it failed a moment ago.
                 continue
             try:
                 if isinstance(token, Exception):
                     raise token
-                self._take_token(run, token, now)
+                self._take_tokens(run, self._with_draft(run, token, logits, row), now)
             except Exception as error:
                 self._fail_one(run.request, error, "could not be given its next token")
         self._clock.lap("detokenize")
@@ -364,21 +380,38 @@ class Engine:
                     self._scheduler.add_fork(run, child)
                     choosers.append(child)
                     sources.append(row)
-            row += 1
+            row += 1 + run.drafted
         return choosers, sources
 
-    def _take_token(self, run: Run, token: SampledToken, now: float) -> None:
+    def _with_draft(self, run: Run, token: SampledToken, logits: LogitRows, row: int) -> list[SampledToken]:
+        """A token that was chosen from a row of the logits, and what the run's draft foresaw after it."""
+        if self._drafter is None or not run.drafted:
+            return [token]
+        return self._drafter.verify(run, token, logits.between(row + 1, row + 1 + run.drafted))
+
+    def _take_tokens(self, run: Run, tokens: list[SampledToken], now: float) -> None:
         request = run.request
         if request.first_token is None:
             request.first_token = now
+        taken = 0
+        ends = False
+        while not ends and taken < len(tokens):
+            token = tokens[taken]
+            run.append(token.token_id)
+            delta = run.output.push(token)
+            self._tell(request, delta)
+            taken += 1
+            ends = delta.finish_reason is not None
         if run.last_token_at is not None:
-            request.itls.append(now - run.last_token_at)
+            request.itls += [(now - run.last_token_at) / taken] * taken
         run.last_token_at = now
-        run.append(token.token_id)
-        self.counters.output_tokens += 1
-        delta = run.output.push(token)
-        self._tell(request, delta)
-        if delta.finish_reason is not None:
+        self.counters.output_tokens += taken
+        if taken > 1:
+            assert run.seq is not None
+            # Their KV was computed as a draft. The last token's was not, or nobody needs it.
+            self._store.commit(run.seq, run.tokens[run.seq.length : -1], output=True)
+            self.counters.accepted_draft_tokens += taken - 1
+        if ends:
             self._scheduler.remove(run)
             run.done = True
             if all(r.done for r in request.runs):

@@ -61,3 +61,8 @@ class LogitRows:
             tuple(self.best[row] for row in rows),
             tuple(index for index, row in enumerate(rows) if row in bad),
         )
+
+    def between(self, start: int, stop: int) -> LogitRows:
+        """The rows from `start` up to `stop`, as a view."""
+        bad = tuple(row - start for row in self.bad if start <= row < stop)
+        return LogitRows(self.logits[start:stop], self.best[start:stop], bad)

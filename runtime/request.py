@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from radix import Namespace, Sequence, Verdict
 from runtime.choice_output import ChoiceOutput
+from runtime.draft_control import RunRecord
+from runtime.drafts import Draft
 from runtime.events import Event, RequestRecord, Timing, Usage
 from runtime.programs import Program
 from runtime.sampler import TokenSampler
@@ -125,7 +127,19 @@ class Place:
 class Run:
     """One choice of a request: its tokens, and its open sequence while it is admitted."""
 
-    __slots__ = ("_tokens", "done", "known", "last_token_at", "output", "place", "request", "sampler", "seq")
+    __slots__ = (
+        "_tokens",
+        "done",
+        "draft",
+        "draft_record",
+        "known",
+        "last_token_at",
+        "output",
+        "place",
+        "request",
+        "sampler",
+        "seq",
+    )
 
     def __init__(self, request: Request, sampler: TokenSampler, output: ChoiceOutput) -> None:
         self.request = request
@@ -140,6 +154,9 @@ class Run:
         self._tokens[: len(prompt)] = prompt
         # Tokens that are decided: the prompt and what was sampled.
         self.known = len(prompt)
+        # What the next forward pass computes behind the last known token, on trial.
+        self.draft: Draft | None = None
+        self.draft_record = RunRecord(greedy=request.job.sampling.temperature == 0)
 
     @property
     def tokens(self) -> NDArray[np.int32]:
@@ -149,6 +166,17 @@ class Run:
     def append(self, token_id: int) -> None:
         self._tokens[self.known] = token_id
         self.known += 1
+
+    @property
+    def drafted(self) -> int:
+        return 0 if self.draft is None else len(self.draft.tokens)
+
+    def ahead(self, n: int) -> NDArray[np.int32]:
+        """int32[n + drafted]: the next `n` uncomputed tokens, and the draft, which stands behind the last of them."""
+        assert self.seq is not None
+        start = self.seq.length
+        tokens = self._tokens[start : start + n]
+        return tokens if self.draft is None else np.concatenate([tokens, self.draft.tokens])
 
     @property
     def uncomputed(self) -> int:

@@ -17,7 +17,7 @@ Curve = Callable[[int, int], float]
 
 
 def draft(matched: int = 3) -> Draft:
-    return Draft(np.arange(LENGTH, dtype=np.int32), DraftSource.TEXT, matched)
+    return Draft(np.arange(LENGTH, dtype=np.int32), DraftSource.LOOKUP, matched)
 
 
 def cpu(batch: int, extra: int) -> float:
@@ -39,7 +39,7 @@ def pace(
 ) -> float:
     """Milliseconds a token, where each of `batch` sequences has a draft in half of the steps."""
     random, sky = np.random.default_rng(seed), np.random.default_rng(seed)
-    records = [RunRecord() for _ in range(batch)]
+    records = [RunRecord(greedy=True) for _ in range(batch)]
     tokens, ms = 0, 0.0
     for step in range(steps):
         # The contexts grow, other work comes and goes, and now and then something holds a step up.
@@ -72,7 +72,7 @@ def test_it_is_close_to_the_best_fixed_length_and_never_slower_than_none(curve: 
 
 def test_a_sequence_whose_drafts_fail_stops_being_drafted_for_beside_one_whose_drafts_hold() -> None:
     control = DraftControl()
-    good, bad = RunRecord(), RunRecord()
+    good, bad = RunRecord(greedy=True), RunRecord(greedy=True)
     lengths = [0, 0]
     for _ in range(60):
         lengths = control.lengths([(good, draft()), (bad, draft())], 2, room=16)
@@ -87,7 +87,7 @@ def test_a_sequence_whose_drafts_fail_stops_being_drafted_for_beside_one_whose_d
 
 def test_it_starts_again_when_drafts_begin_to_hold() -> None:
     control = DraftControl()
-    record = RunRecord()
+    record = RunRecord(greedy=True)
     for _ in range(400):
         (length,) = control.lengths([(record, draft())], 1, room=8)
         if length:
@@ -103,13 +103,13 @@ def test_it_starts_again_when_drafts_begin_to_hold() -> None:
 
 @pytest.mark.parametrize("room", [0, 1, 3])
 def test_the_room_is_a_limit(room: int) -> None:
-    drafts = [(RunRecord(), draft()) for _ in range(3)]
+    drafts = [(RunRecord(greedy=True), draft()) for _ in range(3)]
     assert sum(DraftControl().lengths(drafts, 3, room=room)) <= room
 
 
 def test_beside_a_prompt_a_row_must_be_worth_its_share_of_the_step() -> None:
     control = DraftControl()
-    record = RunRecord()
+    record = RunRecord(greedy=True)
     for _ in range(50):
         control.verified(record, draft(), 2, 1)
     # A row takes 2 ms there, a token of decoding 20 ms.

@@ -39,7 +39,7 @@ def test_it_is_what_followed_the_longest_latest_repeat(text: list[int], n: int, 
     else:
         assert draft is not None
         assert (draft.tokens.tolist(), draft.matched) == expected
-        assert draft.source is DraftSource.TEXT
+        assert draft.source is DraftSource.LOOKUP
         assert draft.tokens.dtype == np.int32
 
 

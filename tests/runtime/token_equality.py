@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -61,7 +61,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Workload:
-    """Prompts that share a beginning, and what transformers answers to each."""
+    """Prompts that share a beginning, and what transformers answers to each; `config` is of all engines that run it."""
 
     loaded: LoadedModel
     prompts: list[list[int]]
@@ -69,6 +69,7 @@ class Workload:
     gaps: list[list[float]]
     # Lengths of a hit that end inside a block, or just beside its border.
     hit_lengths: list[int]
+    config: dict[str, Any] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -141,7 +142,7 @@ class Recorder:
 @contextmanager
 def engine(work: Workload, **config: Any) -> Iterator[Harness]:
     defaults = {"block_size": BLOCK, "num_blocks": 64 + 2 * sum(-(-(len(p) + work.n) // BLOCK) for p in work.prompts)}
-    with running(work.loaded, **{**defaults, **config}) as harness:
+    with running(work.loaded, **{**defaults, **work.config, **config}) as harness:
         yield harness
 
 

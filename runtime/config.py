@@ -76,6 +76,12 @@ class ServeConfig(BaseModel):
     attention: str = setting(
         "auto", MODEL, "Attention back end; auto takes the best that the device has.", metavar="NAME"
     )
+    forward: Literal["auto", "lean", "model"] = setting(
+        "auto",
+        MODEL,
+        "auto runs Llama-like models without transformers' module calls, lean insists on it, model never does.",
+        metavar="NAME",
+    )
     deterministic: bool = setting(
         False,
         MODEL,

@@ -149,6 +149,7 @@ class _RuntimeCollector(Collector):
                 "kv_dtype": info.kv_dtype,
                 "device": info.device,
                 "attention_backend": info.attention_backend,
+                "forward": info.forward,
                 "fingerprint": info.fingerprint,
                 "eviction": self._engine.config.eviction,
             },

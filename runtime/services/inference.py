@@ -77,6 +77,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             has_chat_template=info.has_chat_template,
             fingerprint=info.fingerprint,
             attention_backend=info.attention_backend,
+            forward=info.forward,
             runtime_id=shared.runtime_id,
             incarnation=shared.incarnation,
             version=installed_version("radixloop"),

@@ -15,7 +15,7 @@ from .toy_runtime import ToyRuntime
 
 STATS = CacheStats(**dict.fromkeys(CacheStats.__dataclass_fields__, 0))
 MODEL = ModelInfo(
-    "tiny", "Llama", 8192, 100, "float32", "cpu", 16, 100, 46080, (2,), True, "f", "sdpa", "r", "i", "0.1.0"
+    "tiny", "Llama", 8192, 100, "float32", "cpu", 16, 100, 46080, (2,), True, "f", "sdpa", "r", "i", "0.1.0", "lean"
 )
 
 
@@ -68,7 +68,7 @@ def test_stats_have_a_row_for_every_figure() -> None:
     rows = dict(
         stats.rows(MODEL, replace(STATS, total_blocks=10, block_size=16, prompt_tokens_total=4, hit_tokens_total=1))
     )
-    assert rows["KV a token"] == "45 KiB"
+    assert rows["KV"] == "float32, 45 KiB a token"
     assert rows["pool"] == "10 blocks of 16 tokens, 7 MiB"
     assert rows["  from the cache"] == "1 (25.00%)"
 

@@ -73,6 +73,7 @@ async def _serve(config: ServeConfig) -> int:
             dtype=config.dtype,
             device=config.device,
             attention=config.attention,
+            forward=config.forward,
             deterministic=config.deterministic,
         )
         redis_url = None if config.redis == "off" else config.redis

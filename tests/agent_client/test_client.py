@@ -13,6 +13,7 @@ import pytest
 
 import agent_client
 from agent_client import AsyncRadixClient, Delta, Finished, RadixClient, RetryPolicy, Started
+from tests.timing import eventually
 
 from .toy_runtime import Refusal, ToyRuntime
 
@@ -271,18 +272,11 @@ def test_a_runtime_without_a_health_service_is_not_ready(connect: Connect) -> No
         connect().wait_ready(0.0)
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_leaving_the_block_cancels_the_stream(toy: ToyRuntime) -> None:
     toy.token_delay_s = 0.01
     with RadixClient(toy.target) as client, client.stream("x", max_tokens=100_000) as stream:
         next(stream)
-    wait_until(lambda: toy.seen[0].cancelled)
+    assert eventually(lambda: toy.seen[0].cancelled)
 
 
 def test_a_cancelled_stream_raises_cancelled_and_is_not_tried_again(toy: ToyRuntime) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from agent_client import RadixClient
 
 START_S = 120
 
@@ -93,3 +96,22 @@ def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def server(start_server: Callable[..., RunningServer]) -> RunningServer:
     """A server with the tiny model, metrics and an embedded Valkey."""
     return start_server("--redis", "embedded")
+
+
+@pytest.fixture
+def salt() -> str:
+    """A cache namespace for each test, so that tests do not warm each other."""
+    return os.urandom(8).hex()
+
+
+@pytest.fixture
+def client(server: RunningServer, salt: str) -> Iterator[RadixClient]:
+    """In the test's own namespace."""
+    with RadixClient(server.target, salt=salt) as connected:
+        connected.wait_ready(30)
+        yield connected
+
+
+def ids(count: int, seed: int = 0) -> list[int]:
+    """Random tokens of the tiny model, none of them special."""
+    return random.Random(seed).choices(range(6, 262), k=count)

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import time
-from collections.abc import Iterator
 
 import pytest
 
 import agent_client
 from agent_client import AsyncRadixClient, Chat, Delta, RadixClient, Started
 from agent_client.generate_options import GenerateOptions
+from tests.timing import eventually
 
-from .conftest import RunningServer
+from .conftest import RunningServer, ids
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[RadixClient]:
-    """In a cache namespace of its own, so that tests do not warm each other."""
-    with RadixClient(server.target, salt=os.urandom(8).hex()) as connected:
-        connected.wait_ready(30)
-        yield connected
-
-
-def ids(count: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(6, 262), k=count)
 
 
 def test_the_second_call_hits_and_says_the_same(client: RadixClient) -> None:
@@ -170,10 +157,7 @@ def test_leaving_a_stream_frees_the_pool(client: RadixClient) -> None:
         with client.stream(ids(200, 9), max_tokens=3000, ignore_eos=True) as stream:
             next(stream)
             next(stream)
-    deadline = time.monotonic() + 20
-    while (stats := client.stats()).running_requests or stats.active_blocks:
-        assert time.monotonic() < deadline, stats
-        time.sleep(0.02)
+    assert eventually(lambda: not (client.stats().running_requests or client.stats().active_blocks))
 
 
 async def test_many_asyncio_calls_at_once(server: RunningServer) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,20 +24,9 @@ from agent_client import (
     Unavailable,
 )
 
-from .conftest import RunningServer, running_server
+from .conftest import RunningServer, ids, running_server
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[RadixClient]:
-    with RadixClient(server.target, salt=os.urandom(8).hex()) as connected:
-        connected.wait_ready(30)
-        yield connected
-
-
-def ids(count: int, seed: int) -> list[int]:
-    return random.Random(seed).choices(range(6, 262), k=count)
 
 
 class Index:

@@ -18,7 +18,7 @@ import pytest
 from agent_client import BlocksStored, RadixClient
 from tests.runtime.event_consumers import ZmqIndex
 
-from .conftest import RunningServer, running_server
+from .conftest import RunningServer, ids, running_server
 
 pytestmark = pytest.mark.e2e
 
@@ -29,10 +29,6 @@ def free_address() -> str:
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-
-def ids(count: int, seed: int) -> list[int]:
-    return random.Random(seed).choices(range(6, 262), k=count)
 
 
 def traffic(server: RunningServer, seed: int, calls: int = 6) -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,19 +22,11 @@ from agent_client import RadixClient
 from radix.inspect import read_runtimes
 from radix.metadata_client import connect
 from runtime.embedded_redis import EmbeddedRedis, _free_port
+from tests.timing import eventually
 
 pytestmark = pytest.mark.e2e
 
 WORKERS = 3
-
-
-def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def prompt(seed: int) -> list[int]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from typer.testing import CliRunner
 from agent_client import AsyncRadixClient, Chat, InvalidArgument, NotFound, RadixClient, ResourceExhausted
 from agent_client.cli import app
 
-from .conftest import RunningServer
+from .conftest import RunningServer, ids
 
 pytestmark = pytest.mark.e2e
 
@@ -23,22 +21,6 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture(scope="module")
 def server(start_server: Callable[..., RunningServer]) -> RunningServer:
     return start_server("--eviction", "agent", "--leasable-share", "0.25", "--quota", "noisy=0.5")
-
-
-@pytest.fixture
-def salt() -> str:
-    """A cache namespace for each test, so that tests do not warm each other."""
-    return os.urandom(8).hex()
-
-
-@pytest.fixture
-def client(server: RunningServer, salt: str) -> Iterator[RadixClient]:
-    with RadixClient(server.target, salt=salt) as connected:
-        yield connected
-
-
-def ids(count: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(6, 262), k=count)
 
 
 def command(*args: str) -> str:

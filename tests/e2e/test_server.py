@@ -22,6 +22,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from radixloop.v1 import cache_pb2, cache_pb2_grpc, common_pb2, inference_pb2, inference_pb2_grpc
 
+from tests.timing import eventually
+
 pytestmark = pytest.mark.e2e
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -51,13 +53,6 @@ def stats(channel: grpc.Channel) -> cache_pb2.GetStatsResponse:
     return cache_pb2_grpc.CacheStub(channel).GetStats(cache_pb2.GetStatsRequest(), timeout=30)
 
 
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline, f"waited a minute: {what}"
-        time.sleep(0.02)
-
-
 def token_count(messages: Iterable[inference_pb2.GenerateResponse]) -> int:
     return sum(len(message.delta.token_ids) for message in messages)
 
@@ -70,7 +65,7 @@ def test_metrics_and_redis_answer_where_the_ready_file_says(server: Any) -> None
     with urllib.request.urlopen(server.metrics_url, timeout=10) as scraped:
         assert b"radixloop_engine_up 1.0" in scraped.read()
     with redis.Redis.from_url(server.redis_url) as client:
-        wait_until(lambda: server.runtime_id.encode() in client.smembers("radixloop:v1:runtimes"), "it is registered")
+        assert eventually(lambda: server.runtime_id.encode() in client.smembers("radixloop:v1:runtimes"))
 
 
 @pytest.mark.parametrize("version", ["v1alpha", "v1"])
@@ -114,7 +109,7 @@ def test_a_client_that_is_killed_leaves_no_work_behind(server: Any, channel: grp
         assert client.stdout is not None
         client.stdout.readline()
         client.kill()
-    wait_until(lambda: stats(channel).cancelled_total == before.cancelled_total + 1, "the request is cancelled")
+    assert eventually(lambda: stats(channel).cancelled_total == before.cancelled_total + 1)
     after = stats(channel)
     assert (after.running_requests, after.active_blocks) == (0, 0)
     assert after.output_tokens_total - before.output_tokens_total < 4000
@@ -133,7 +128,7 @@ def test_a_slow_reader_stalls_nobody_and_gets_everything(channel: grpc.Channel, 
         with ThreadPoolExecutor(3) as others:
             results = list(others.map(lambda seed: token_count(generate(request(30, seed), timeout=60)), range(4, 7)))
         assert results == [30, 30, 30]
-        wait_until(lambda: stats(channel).output_tokens_total == before + 90 + 3200, "the unread request is done")
+        assert eventually(lambda: stats(channel).output_tokens_total == before + 90 + 3200)
         rest = list(slow)
     assert token_count(rest) == 3200
     assert len(rest) < 1600, "deltas that nobody reads were not joined"
@@ -160,7 +155,7 @@ def test_pings_every_second_through_a_long_silence(start_server: Callable[..., A
         first = inference_pb2_grpc.InferenceStub(busy).Generate(request(4000, seed=7))
         next(first)
         queue = [inference_pb2_grpc.InferenceStub(busy).Generate(request(4000, seed=s)) for s in (8, 9)]
-        wait_until(lambda: stats(busy).waiting_requests == 2, "the queue is filled")
+        assert eventually(lambda: stats(busy).waiting_requests == 2)
         # Nothing is sent on this channel until the three before it are through.
         begun = time.monotonic()
         silent = list(inference_pb2_grpc.InferenceStub(pinging).Generate(request(3, seed=10), timeout=250))
@@ -216,7 +211,7 @@ def test_drain_kill_and_restart_on_one_port(start_server: Callable[..., Any], ti
         calls = [inference_pb2_grpc.InferenceStub(channel).Generate(request(4000, seed=s)) for s in range(14, 30)]
         next(calls[0])
         server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: "a second signal" in server.log(), "it drains")
+        assert eventually(lambda: "a second signal" in server.log())
         assert server.stop(signal.SIGINT) == 128 + signal.SIGINT
 
 

@@ -7,21 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix import InvalidArgument, Namespace, PrefixStore, Sequence, SequenceClosed
+from radix import InvalidArgument, Namespace, PrefixStore, SequenceClosed
+from tests.radix.store_writing import NS, cache, write
 
-NS = Namespace("weights")
 Texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=8)
-
-
-def write(store: PrefixStore, tokens: list[int], namespace: Namespace = NS, public_tokens: int = 0) -> Sequence:
-    seq = store.open(tokens, namespace, public_tokens=public_tokens)
-    store.reserve(seq, len(tokens) - seq.length)
-    store.commit(seq, tokens[seq.length :])
-    return seq
-
-
-def cache(store: PrefixStore, tokens: list[int], namespace: Namespace = NS) -> None:
-    store.close(write(store, tokens, namespace))
 
 
 @given(

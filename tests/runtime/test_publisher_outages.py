@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,29 +25,13 @@ from tests.runtime.publisher_harness import (
     LockedStore,
     assert_gapless,
     describe_tiny,
-    eventually,
     grow,
     keys_of,
     make_publisher,
     published,
     signal_server,
 )
-
-
-@pytest.fixture
-def valkey() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def client(valkey: EmbeddedRedis) -> redis.Redis:
-    return connect(valkey.url, 5.0)
-
-
-@pytest.fixture
-def store() -> LockedStore:
-    return LockedStore()
+from tests.timing import eventually
 
 
 def test_a_killed_redis_is_filled_again_under_updates(valkey: EmbeddedRedis, store: LockedStore) -> None:

@@ -8,25 +8,18 @@ import pytest
 from radix import Namespace
 from runtime.errors import SessionNotFound
 from runtime.sessions import SessionBusy, SessionExists, SessionLimit, SessionTable
+from tests.timing import ManualClock
 
 SPACE = Namespace("f", "tenant", None)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def table(clock: Clock) -> SessionTable:
+def table(clock: ManualClock) -> SessionTable:
     return SessionTable(limit=3, idle_s=10.0, clock=clock)
 
 
@@ -98,7 +91,7 @@ def test_ids_are_unique_and_the_table_is_bounded(table: SessionTable) -> None:
         table.fork("s")
 
 
-def test_idle_sessions_are_forgotten_and_used_ones_are_not(table: SessionTable, clock: Clock) -> None:
+def test_idle_sessions_are_forgotten_and_used_ones_are_not(table: SessionTable, clock: ManualClock) -> None:
     table.open(SPACE, "idle")
     table.open(SPACE, "used")
     clock.now = 9.0
@@ -112,7 +105,7 @@ def test_idle_sessions_are_forgotten_and_used_ones_are_not(table: SessionTable, 
     table.fork("used", "child")
 
 
-def test_a_long_turn_is_not_idle(table: SessionTable, clock: Clock) -> None:
+def test_a_long_turn_is_not_idle(table: SessionTable, clock: ManualClock) -> None:
     table.open(SPACE, "long")
     table.open(SPACE, "idle")
     with table.turn("long"):

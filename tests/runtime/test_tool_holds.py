@@ -14,16 +14,9 @@ from runtime.errors import TooMany
 from runtime.lease_desk import LeaseDesk
 from runtime.tool_holds import LONGEST_HOLD_S, ToolHolds
 from runtime.tool_pauses import DEFAULT_PAUSE_S, ToolPauses
+from tests.timing import ManualClock
 
 SPACE = Namespace("f")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Desk:
@@ -62,8 +55,8 @@ class Desk:
         return self.store.stats().leased_tokens
 
 
-def holds_on(desk: Desk, clock: Clock | None = None, limit: int = 100, **more: Any) -> ToolHolds:
-    return ToolHolds(desk.call, LeaseDesk(desk.call, limit), ToolPauses(), clock=clock or Clock(), **more)
+def holds_on(desk: Desk, clock: ManualClock | None = None, limit: int = 100, **more: Any) -> ToolHolds:
+    return ToolHolds(desk.call, LeaseDesk(desk.call, limit), ToolPauses(), clock=clock or ManualClock(), **more)
 
 
 def test_a_percentile_of_the_pauses_is_learned_by_tool() -> None:
@@ -100,7 +93,7 @@ def test_tools_and_pauses_are_bounded() -> None:
 
 
 def test_a_wait_is_leased_and_the_next_turn_ends_it_and_teaches_the_pause() -> None:
-    desk, clock = Desk(), Clock()
+    desk, clock = Desk(), ManualClock()
     holds = holds_on(desk, clock)
     lease, covered = holds.begin("s", desk.cache(0), SPACE, ["grep"]).result()
     assert (covered, desk.leased) == (12, 12)
@@ -128,7 +121,7 @@ def test_a_holder_that_ends_teaches_nothing() -> None:
 
 
 def test_of_several_tools_the_slowest_counts_and_none_is_blamed() -> None:
-    desk, clock = Desk(), Clock()
+    desk, clock = Desk(), ManualClock()
     holds = holds_on(desk, clock)
     holds.pauses.record("slow", 200.0)
     holds.pauses.record("fast", 0.1)
@@ -140,7 +133,7 @@ def test_of_several_tools_the_slowest_counts_and_none_is_blamed() -> None:
 
 
 def test_a_refused_lease_is_no_hold_but_the_pause_is_learned() -> None:
-    desk, clock = Desk(leasable_share=0.25), Clock()
+    desk, clock = Desk(leasable_share=0.25), ManualClock()
     holds = holds_on(desk, clock)
     holds.begin("a", desk.cache(0), SPACE, ["x"]).result()
     with pytest.raises(LeaseRefused, match="16"):

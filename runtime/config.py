@@ -82,6 +82,12 @@ class ServeConfig(BaseModel):
         "auto runs Llama-like models without transformers' module calls, lean insists on it, model never does.",
         metavar="NAME",
     )
+    cuda_graphs: Literal["auto", "off"] = setting(
+        "auto",
+        MODEL,
+        "On a CUDA GPU, record decode steps once and replay them; takes seconds at start-up and some memory.",
+        metavar="auto|off",
+    )
     deterministic: bool = setting(
         False,
         MODEL,

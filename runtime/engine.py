@@ -55,6 +55,7 @@ class EngineConfig:
         record_events: keep block events for whoever takes them with `call(PrefixStore.events)`.
         explain_across_namespaces: let a verdict say that another namespace holds the prompt.
         kv_fill: what the pool's slots hold before they are written.
+        cuda_graphs: on a CUDA GPU, record the decode steps of up to `max_running` choices.
     """
 
     num_blocks: int
@@ -70,6 +71,7 @@ class EngineConfig:
     record_events: bool = False
     explain_across_namespaces: bool = True
     kv_fill: float = 0.0
+    cuda_graphs: bool = False
 
 
 class Handle:
@@ -100,7 +102,10 @@ class Engine:
         self._tokenizer = loaded.tokenizer
         self._info = loaded.info
         self._eos = frozenset(loaded.info.eos_token_ids)
-        self._runner = ModelRunner(loaded, config.num_blocks, config.block_size, fill=config.kv_fill)
+        graphs_for = config.max_running if config.cuda_graphs else 0
+        self._runner = ModelRunner(
+            loaded, config.num_blocks, config.block_size, fill=config.kv_fill, graphs_for=graphs_for
+        )
         pool_tokens = config.num_blocks * config.block_size
         self._store = PrefixStore(
             config.num_blocks,

@@ -8,27 +8,48 @@ import numpy as np
 import torch
 
 from radix import Copy
-from runtime.attention import make_backend
+from runtime.attention import make_backend, reads_in_place
 from runtime.attention.hook import PagedStep
 from runtime.batch import BatchItem, StepPlan
+from runtime.cuda_graphs import DecodeGraphs, record_graphs
 from runtime.errors import InvalidRequest
 from runtime.kv_pool import KVPool
 from runtime.loaded_model import LoadedModel
+from runtime.static_step import StaticStep
 
 
 class ModelRunner:
     """A loaded model together with its KV pool.
 
+    graphs_for: on a CUDA GPU, the largest decode batch to record CUDA graphs for; 0 records none.
+
     Not thread-safe: one thread drives it. A forward pass that raises leaves the runner usable; the slots that it was to
     write hold nothing that may be committed.
     """
 
-    def __init__(self, loaded: LoadedModel, num_blocks: int, block_size: int, *, fill: float = 0.0) -> None:
+    def __init__(
+        self, loaded: LoadedModel, num_blocks: int, block_size: int, *, fill: float = 0.0, graphs_for: int = 0
+    ) -> None:
         self.loaded = loaded
+        device = loaded.model.device
+        records = graphs_for > 0 and device.type == "cuda"
+        # One block more than sequences may own, for what the graphs' padding writes.
         self.pool = KVPool(
-            loaded.layers, num_blocks, block_size, dtype=loaded.kv_dtype, device=loaded.model.device, fill=fill
+            loaded.layers, num_blocks + records, block_size, dtype=loaded.kv_dtype, device=device, fill=fill
         )
+        self.num_blocks = num_blocks
         self.backend = make_backend(loaded.info.attention_backend)
+        self._graphs: DecodeGraphs | None = None
+        if records:
+            self._graphs = record_graphs(
+                self._compute,
+                device=device,
+                in_place=reads_in_place(self.backend.name, block_size),
+                block_size=block_size,
+                num_blocks=num_blocks,
+                max_batch=graphs_for,
+                max_tokens=min(loaded.info.context_length, num_blocks * block_size),
+            )
 
     def copy_blocks(self, copies: Sequence[Copy]) -> None:
         """Carry out the store's copies; must happen before the forward pass that writes behind them."""
@@ -47,10 +68,19 @@ class ModelRunner:
     def prepare(self, items: Sequence[BatchItem]) -> StepPlan:
         """Lay out a step for `run`. Raises as `forward` does."""
         self._check_tokens(items)
-        return StepPlan(items, self.pool.block_size, self.pool.num_blocks, self.pool.device)
+        recorded = self._graphs.prepare(items) if self._graphs is not None else None
+        return recorded or StepPlan(items, self.pool.block_size, self.num_blocks, self.pool.device)
 
     def run(self, plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
-        """Float32 logits `[len(rows), vocab]` of packed rows of a plan; writes the KV of all of the plan's tokens."""
+        """Float32 logits `[len(rows), vocab]` of packed rows of a plan; writes the KV of all of the plan's tokens.
+
+        Those of a recorded step are one row an item, and the next recorded step overwrites them.
+        """
+        if self._graphs is not None and isinstance(plan, StaticStep):
+            return self._graphs.replay(plan)
+        return self._compute(plan, rows)
+
+    def _compute(self, plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
             return self.loaded.forward(plan, PagedStep(self.pool, plan, self.backend), rows).float()
 

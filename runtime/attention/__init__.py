@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.attention.choice import check_name, choose, make_backend
+from runtime.attention.choice import check_name, choose, make_backend, reads_in_place, survey
 from runtime.attention.interface import AttentionBackend, AttentionOptions
 from runtime.attention.needs import Needs
 from runtime.attention.reference import ReferenceAttention
@@ -17,4 +17,6 @@ __all__ = [
     "check_name",
     "choose",
     "make_backend",
+    "reads_in_place",
+    "survey",
 ]

@@ -75,10 +75,15 @@ def make_backend(name: str) -> AttentionBackend:
     return CANDIDATES["sdpa" if name == "auto" else name].make()
 
 
+def reads_in_place(name: str, block_size: int) -> bool:
+    """Whether the back end of that name reads pages of this size where they lie."""
+    return CANDIDATES[name].in_place(block_size)
+
+
 def in_order(block_size: int) -> list[str]:
     """The names by preference: whoever must gather the KV of every step comes behind whoever reads it in place."""
     by_itself = [name for name in CANDIDATES if name not in _BY_NAME_ONLY]
-    return sorted(by_itself, key=lambda name: not CANDIDATES[name].in_place(block_size))
+    return sorted(by_itself, key=lambda name: not reads_in_place(name, block_size))
 
 
 def survey(needs: Needs) -> dict[str, str | None]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
+from runtime.cli_backends import backends
 from runtime.cli_bench import bench
 from runtime.config import ServeConfig, build_config
 from runtime.settings import BadConfig, flag_help
@@ -157,3 +158,4 @@ def serve(
 
 
 app.command()(bench)
+app.command()(backends)

@@ -58,8 +58,8 @@ def load_model(
     unless `model` is a hub id that is not in the hub's local cache. Raises ModelNotFound, ModelRefused (the message
     says why), or InvalidRequest for a bad setting.
     """
-    target = _device(device)
-    weights_dtype = _dtype(dtype, target)
+    target = pick_device(device)
+    weights_dtype = pick_dtype(dtype, target)
     check_name(_attention(attention, deterministic))
     check_choice(forward)
     began = time.monotonic()
@@ -161,7 +161,8 @@ def _read(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     return network, tokenizer
 
 
-def _device(name: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
+    """The device of that name; `auto` is CUDA where there is a GPU. Raises InvalidRequest when torch cannot use it."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -180,7 +181,8 @@ def _attention(name: str, deterministic: bool) -> str:
     return DeterministicAttention.name
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype of that name; `auto` is float32 on a CPU and bfloat16 elsewhere. Raises InvalidRequest."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     if name not in DTYPES:

@@ -76,6 +76,7 @@ async def _serve(config: ServeConfig) -> int:
             forward=config.forward,
             deterministic=config.deterministic,
         )
+            block_size=config.block_size,
         redis_url = None if config.redis == "off" else config.redis
         if embedded is not None:
             redis_url = await asyncio.to_thread(embedded.start)
@@ -118,6 +119,7 @@ class Runtime:
                 explain_across_namespaces=config.explain_across_namespaces,
                 record_events=config.kv_events != "off",
             ),
+                cuda_graphs=config.cuda_graphs == "auto",
         )
         self._publisher: RedisPublisher | None = None
         if redis_url is not None:

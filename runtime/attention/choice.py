@@ -87,9 +87,8 @@ def in_order(block_size: int) -> list[str]:
 
 
 def survey(needs: Needs) -> dict[str, str | None]:
-    """For every back end, by preference, what stands in its way."""
-    names = [*in_order(needs.block_size), *_BY_NAME_ONLY]
-    return {name: CANDIDATES[name].obstacle(needs) for name in names}
+    """For every back end, by preference, what stands in its way; on a GPU each that could serve is tried."""
+    return {name: _obstacle(name, needs) for name in (*in_order(needs.block_size), *_BY_NAME_ONLY)}
 
 
 def choose(name: str, needs: Needs) -> str:

@@ -61,7 +61,7 @@ class Needs:
 def needs_gpu(needs: Needs, least: tuple[int, int], below: tuple[int, int] = (99, 0)) -> str | None:
     """Why kernels for compute capabilities from `least` to under `below` do not run here; None when they do."""
     if needs.capability is None:
-        return f"needs a CUDA GPU, and the model is on {needs.device.type}"
+        return f"needs a CUDA GPU, not {needs.device.type}"
     if not least <= needs.capability < below:
         have = ".".join(map(str, needs.capability))
         return f"its kernels are not made for compute capability {have}"

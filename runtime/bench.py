@@ -111,7 +111,7 @@ class Bench:
         publisher = threading.Thread(target=publish, name="publisher", daemon=True)
         self.engine.start()
         try:
-            with Readers() as readers:
+            with Readers(self.engine) as readers:
                 self.engine.call(lambda store: fill(store, self._prompts, self._namespace)).result()
                 publisher.start()
                 yield readers
@@ -149,7 +149,7 @@ class Bench:
         sampling = SamplingParams(max_tokens=max_tokens, temperature=self._config.temperature, ignore_eos=True)
         self._records.clear()
         jobs = [GenerateJob(f"bench-{i}", tokens, self._namespace, sampling) for i, tokens in enumerate(prompts)]
-        for stream in [readers.start(self.engine, job) for job in jobs]:
+        for stream in [readers.start(job) for job in jobs]:
             stream.result()
         # What runs on the engine's thread now comes after the record of the last step.
         self.engine.call(lambda store: None).result()

@@ -17,6 +17,7 @@ from runtime.events import FailedEvent, FinishedEvent, StartedEvent
 from runtime.replies import ReplyWriter
 from runtime.request import GenerateJob
 from runtime.stream_buffer import StreamBuffer
+from runtime.wakeups import WakeUps
 
 Ints = NDArray[np.int32]
 
@@ -81,8 +82,11 @@ class Readers:
     A context manager: its end waits for nothing and stops the loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._loop = asyncio.new_event_loop()
+        self._wakeups = WakeUps(self._loop)
+        engine.after_step.append(lambda store: self._wakeups.flush())
         self._thread = threading.Thread(target=self._loop.run_forever, name="readers", daemon=True)
 
     def __enter__(self) -> Readers:
@@ -96,14 +100,14 @@ class Readers:
         self._thread.join()
         self._loop.close()
 
-    def start(self, engine: Engine, job: GenerateJob) -> Future[int]:
+    def start(self, job: GenerateJob) -> Future[int]:
         """Submit a job and read its stream; the result is the bytes that it took."""
-        return asyncio.run_coroutine_threadsafe(self._read(engine, job), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._read(job), self._loop)
 
-    async def _read(self, engine: Engine, job: GenerateJob) -> int:
-        buffer = StreamBuffer(self._loop)
+    async def _read(self, job: GenerateJob) -> int:
+        buffer = StreamBuffer(self._wakeups)
         writer = ReplyWriter(job.request_id, job.tokens, return_prompt_ids=False, chat=False)
-        handle = engine.submit(job, buffer.push)
+        handle = self._engine.submit(job, buffer.push)
         written = 0
         try:
             while True:

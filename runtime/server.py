@@ -36,6 +36,7 @@ from runtime.server_info import ServerInfo
 from runtime.service_context import ServiceContext
 from runtime.settings import BadConfig
 from runtime.stop_signals import StopSignals
+from runtime.wakeups import WakeUps
 
 if TYPE_CHECKING:
     from runtime.zmq_publisher import ZmqPublisher
@@ -75,8 +76,8 @@ async def _serve(config: ServeConfig) -> int:
             attention=config.attention,
             forward=config.forward,
             deterministic=config.deterministic,
-        )
             block_size=config.block_size,
+        )
         redis_url = None if config.redis == "off" else config.redis
         if embedded is not None:
             redis_url = await asyncio.to_thread(embedded.start)
@@ -118,8 +119,8 @@ class Runtime:
                 leasable_share=config.leasable_share,
                 explain_across_namespaces=config.explain_across_namespaces,
                 record_events=config.kv_events != "off",
-            ),
                 cuda_graphs=config.cuda_graphs == "auto",
+            ),
         )
         self._publisher: RedisPublisher | None = None
         if redis_url is not None:
@@ -138,6 +139,8 @@ class Runtime:
             self._engine.after_step.append(self._events.collect)
             if config.kv_events == "zmq":
                 self._zmq = zmq_publisher(config, self._events, self._engine, loaded.info)
+        wakeups = WakeUps(asyncio.get_running_loop())
+        self._engine.after_step.append(lambda store: wakeups.flush())
         keeping = Keeping(self._engine.call, config)
         set_quotas(self._engine.call, config, loaded.info.fingerprint)
         pace = PrefillPace()
@@ -155,6 +158,7 @@ class Runtime:
             num_blocks=num_blocks,
             runtime_id=runtime_id,
             incarnation=incarnation,
+            wakeups=wakeups,
             events=self._events,
         )
         self._metrics = RuntimeMetrics(

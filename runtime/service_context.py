@@ -15,6 +15,7 @@ from runtime.prefill_pace import PrefillPace
 from runtime.prompts import PromptEncoder
 from runtime.sessions import SessionTable
 from runtime.tool_holds import ToolHolds
+from runtime.wakeups import WakeUps
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class ServiceContext:
         info: the model; its context_length is the one that requests are held to.
         num_blocks: size of the KV pool.
         incarnation: new at every start.
+        wakeups: of the streams' readers, flushed after every step.
         events: the last KV events; None where none are recorded.
         started: monotonic clock, seconds.
     """
@@ -41,5 +43,6 @@ class ServiceContext:
     num_blocks: int
     runtime_id: str
     incarnation: str
+    wakeups: WakeUps
     events: KvEventHub | None = None
     started: float = field(default_factory=time.monotonic)

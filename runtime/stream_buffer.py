@@ -4,31 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass, field, replace
 
 from runtime.events import DeltaEvent, Event
-from runtime.sampler import SampledToken
-
-
-@dataclass
-class _Gathered:
-    """Deltas of one choice that the reader has not taken yet; joined when it does."""
-
-    last: DeltaEvent
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[SampledToken] = field(default_factory=list)
-
-    def add(self, delta: DeltaEvent) -> None:
-        self.last = delta
-        self.texts.append(delta.text)
-        self.token_ids.extend(delta.token_ids)
-        self.logprobs.extend(delta.logprobs)
-
-    def joined(self) -> DeltaEvent:
-        return replace(
-            self.last, text="".join(self.texts), token_ids=tuple(self.token_ids), logprobs=tuple(self.logprobs)
-        )
+from runtime.wakeups import WakeUps
 
 
 class StreamBuffer:
@@ -37,43 +15,57 @@ class StreamBuffer:
     A reader that stalls therefore costs at most the memory of the request's output, and `push` never waits.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, wakeups: WakeUps) -> None:
+        """`wakeups` are of the reader's loop. Somebody flushes them after `push`."""
+        self._wakeups = wakeups
         self._lock = threading.Lock()
-        self._waiting: list[Event | _Gathered] = []
-        self._open: dict[int, _Gathered] = {}
+        self._waiting: list[Event] = []
         self._wake = asyncio.Event()
-        self._woken = False
 
     def push(self, events: list[Event]) -> None:
         """Add events; any thread."""
         with self._lock:
-            for event in events:
-                self._add(event)
-            wake = not self._woken
-            self._woken = True
+            wake = not self._waiting
+            self._waiting += events
         if wake:
-            try:
-                self._loop.call_soon_threadsafe(self._wake.set)
-            except RuntimeError:
-                # The loop is closed: the process is going down and nobody reads this stream any more.
-                return
+            self._wakeups.add(self._wake)
 
     async def take(self) -> list[Event]:
         """Everything since the last take, at least one event; the loop's thread only."""
         await self._wake.wait()
         with self._lock:
-            waiting, self._waiting, self._open = self._waiting, [], {}
-            self._woken = False
+            waiting, self._waiting = self._waiting, []
             self._wake.clear()
-        return [item.joined() if isinstance(item, _Gathered) else item for item in waiting]
+        return _joined(waiting) if len(waiting) > 1 else waiting
 
-    def _add(self, event: Event) -> None:
-        if not isinstance(event, DeltaEvent):
-            self._waiting.append(event)
-            return
-        gathered = self._open.get(event.index)
-        if gathered is None:
-            gathered = self._open[event.index] = _Gathered(event)
-            self._waiting.append(gathered)
-        gathered.add(event)
+
+def _joined(events: list[Event]) -> list[Event]:
+    """The events with all deltas of a choice as one, in the place of the first."""
+    joined: list[Event] = []
+    deltas: dict[int, list[DeltaEvent]] = {}
+    places: dict[int, int] = {}
+    for event in events:
+        if isinstance(event, DeltaEvent):
+            if event.index not in places:
+                places[event.index] = len(joined)
+                deltas[event.index] = []
+                joined.append(event)
+            deltas[event.index].append(event)
+        else:
+            joined.append(event)
+    for index, parts in deltas.items():
+        if len(parts) > 1:
+            joined[places[index]] = _one(parts)
+    return joined
+
+
+def _one(parts: list[DeltaEvent]) -> DeltaEvent:
+    last = parts[-1]
+    return DeltaEvent(
+        index=last.index,
+        text="".join(part.text for part in parts),
+        token_ids=tuple(token for part in parts for token in part.token_ids),
+        logprobs=tuple(step for part in parts for step in part.logprobs),
+        finish_reason=last.finish_reason,
+        stopped_by=last.stopped_by,
+    )

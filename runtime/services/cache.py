@@ -117,7 +117,7 @@ class CacheService(ExplanationCalls, LeaseCalls):
                 namespace=namespace_of(request.namespace, info.fingerprint),
                 prefill_only=True,
             )
-            buffer = StreamBuffer(asyncio.get_running_loop())
+            buffer = StreamBuffer(self._shared.wakeups)
             handle = self._shared.engine.submit(job, buffer.push)
             try:
                 while True:

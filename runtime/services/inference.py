@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Hashable
 from contextlib import ExitStack
@@ -109,7 +108,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             # Forks of a session are branches of one program.
             program=holder if session is None else session.family,
         )
-        buffer = StreamBuffer(asyncio.get_running_loop())
+        buffer = StreamBuffer(self._shared.wakeups)
         handle = self._shared.engine.submit(job, buffer.push)
         # Runs however this ends: by a cancelled call, a lost client, a deadline, an error, or after the last event.
         held.callback(handle.cancel)

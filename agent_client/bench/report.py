@@ -8,6 +8,7 @@ from typing import Any
 from ..replay.records import CallRecord, Run
 from ..replay.summary import TIMES, ratio, summarise
 from .targets import Target
+from .wire import UNKNOWN_TOKEN
 
 REPORT_VERSION = 1
 
@@ -78,8 +79,11 @@ def _outputs(turns: Iterable[Run]) -> dict[tuple[int, str, int], CallRecord]:
 
 
 def _same(own: dict[tuple[int, str, int], CallRecord], first: dict[tuple[int, str, int], CallRecord]) -> float | None:
-    """The share of calls that wrote the very tokens that the first target's did; None where ids are not told."""
-    both = [(own[key].output_ids, first[key].output_ids) for key in own.keys() & first.keys()]
-    if any(token < 0 for ids, _ in both for token in ids):
-        return None
-    return ratio(sum(a == b for a, b in both), len(both))
+    """The share of calls that wrote the very tokens that the first target's did, of those whose ids were all told."""
+    both = [(own[key], first[key]) for key in own.keys() & first.keys()]
+    told = [pair for pair in both if all(_told_all(record) for record in pair)]
+    return ratio(sum(a.output_ids == b.output_ids for a, b in told), len(told))
+
+
+def _told_all(record: CallRecord) -> bool:
+    return len(record.output_ids) == record.usage.output_tokens and UNKNOWN_TOKEN not in record.output_ids

@@ -42,8 +42,9 @@ class LogitRows:
             best = values.argmax(axis=1)
             largest = np.take_along_axis(values, best[:, None], axis=1)[:, 0]
         else:
-            both = logits.detach().double().max(dim=-1)
-            largest, best = torch.stack([both.values, both.indices.double()]).cpu().numpy()
+            # As numbers of one dtype they are one copy; float32 holds ids up to 2^24.
+            found = logits.detach().max(dim=-1)
+            largest, best = torch.stack([found.values.float(), found.indices.float()]).cpu().numpy()
             best = best.astype(np.int64)
         bad = np.flatnonzero(~np.isfinite(largest))
         return cls(logits, tuple(best.tolist()), tuple(bad.tolist()))

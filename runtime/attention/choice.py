@@ -37,6 +37,15 @@ def _nothing(_: Needs) -> None:
     """Nothing stands in the way of a back end that every torch runs."""
 
 
+def _deterministic_obstacle(needs: Needs) -> str | None:
+    """Why the deterministic back end does not serve; None when it does."""
+    if needs.device.type != "cpu":
+        return "runs on the CPU only"
+    if needs.softcap:
+        return "has no softcap"
+    return next((f"takes keys as wide as values, not {k} and {v}" for k, v in needs.dims if k != v), None)
+
+
 def _never(_: int) -> bool:
     return False
 
@@ -57,7 +66,7 @@ CANDIDATES: dict[str, Candidate] = {
     "triton": Candidate(TritonAttention, triton_obstacle, _always),
     "sdpa": Candidate(SdpaAttention, _nothing, _never),
     "reference": Candidate(ReferenceAttention, _nothing, _never),
-    "deterministic": Candidate(DeterministicAttention, _nothing, _never),
+    "deterministic": Candidate(DeterministicAttention, _deterministic_obstacle, _never),
 }
 # Taken when named, never by themselves.
 _BY_NAME_ONLY = ("reference", "deterministic")

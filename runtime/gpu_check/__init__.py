@@ -1,0 +1,1 @@
+"""Checks and measures the runtime on one device: what `deploy/gpu_check.py` runs."""

@@ -216,6 +216,16 @@ class ServeConfig(BaseModel):
         ge=0,
         le=1_000_000,
     )
+    max_itl_ms: float | None = setting(
+        None,
+        WORK,
+        "Cut prompts so that a step beside running streams takes no longer: steadier streams, later first tokens.",
+        metavar="MS",
+        shown="no limit",
+        gt=0,
+        le=3_600_000,
+        allow_inf_nan=False,
+    )
     max_sessions: int = setting(1024, WORK, "Sessions that may be open.", metavar="N", ge=1, le=1_000_000)
     session_idle_seconds: float = setting(
         3600.0, WORK, "Forget sessions idle for longer.", metavar="SECONDS", gt=0, allow_inf_nan=False

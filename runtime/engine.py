@@ -49,7 +49,7 @@ class EngineConfig:
         max_batch_tokens: tokens that one forward pass computes at most.
         max_running: choices that run at once.
         max_queue: requests that wait at most.
-        order, passes: see `runtime.scheduler.Scheduler`.
+        order, passes, max_itl_s: see `runtime.scheduler.Scheduler`.
         drafts: None verifies none.
         leasable_share: of the pool, how much leases may cover together.
         record_events: keep block events for whoever takes them with `call(PrefixStore.events)`.
@@ -65,6 +65,7 @@ class EngineConfig:
     max_queue: int = 256
     order: str = DEFAULT_ORDER
     passes: int = DEFAULT_PASSES
+    max_itl_s: float | None = None
     drafts: DraftSettings | None = None
     eviction: str = DEFAULT_POLICY
     leasable_share: float = 0.5
@@ -124,10 +125,12 @@ class Engine:
             explain_across=config.explain_across_namespaces,
             order=config.order,
             passes=config.passes,
+            max_itl_s=config.max_itl_s,
         )
         self._drafter = None if config.drafts is None else Drafter(self._store, config.drafts, self.counters)
         if self._drafter is not None:
             self.on_step.append(self._drafter.stepped)
+        self.on_step.append(lambda record: self._scheduler.stepped(record.total_s))
         self._gate = AdmissionGate(
             vocab_size=loaded.info.vocab_size,
             context_length=loaded.info.context_length,

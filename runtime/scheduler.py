@@ -1,8 +1,9 @@
 """Which tokens the next forward pass computes.
 
 Continuous batching under a token budget: a token for everything that decodes, then chunks of the prompts, of runs that
-were admitted and of those that wait, in the scheduling order. A run whose prefix is being computed right now waits for
-it, and until then lends its turn to whoever computes it.
+were admitted and of those that wait, in the scheduling order; so much of them as lets the step end in time for what
+decodes. A run whose prefix is being computed right now waits for it, and until then lends its turn to whoever computes
+it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from runtime.counters import EngineCounters
 from runtime.request import GenerateJob, Request, Run
 from runtime.run_queue import RunQueue
 from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
+from runtime.step_pacer import PromptRoom, StepPacer
+from runtime.step_time import StepShape
 
 # So much of the head of the queue is kept from looking old, one run a step.
 _REFRESHED_PREFIXES = 16
@@ -49,6 +52,8 @@ class Scheduler:
         max_running: runs that are admitted at once; forks may pass it.
         order: see `scheduling_order.ORDERS`.
         passes: see `runtime.run_queue.RunQueue`.
+        max_itl_s: cut prompts so that steps with decoding sequences take no longer; None cuts them at
+            `max_batch_tokens` only.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class Scheduler:
         explain_across: bool,
         order: str = DEFAULT_ORDER,
         passes: int = DEFAULT_PASSES,
+        max_itl_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -76,6 +82,8 @@ class Scheduler:
         self._departures = 0
         self._no_room: tuple[Run, int] | None = None
         self._steps = 0
+        self._pacer = None if max_itl_s is None else StepPacer(max_itl_s)
+        self._shape = StepShape()
 
     def enqueue(self, run: Run) -> None:
         self.waiting.add(run)
@@ -110,7 +118,14 @@ class Scheduler:
         self._prefill(step)
         self.running = [run for run in self.running if run.seq is not None]
         self._steps += 1
+        if self._pacer is not None:
+            self._shape = StepShape.of(plan.work)
         return plan
+
+    def stepped(self, seconds: float) -> None:
+        """The step that was scheduled last took so long, everything included."""
+        if self._pacer is not None:
+            self._pacer.stepped(self._shape, seconds)
 
     def _compute(self, run: Run, step: _Step) -> None:
         """Compute what the budget allows of a run that was admitted."""
@@ -124,7 +139,13 @@ class Scheduler:
         self._plan(run, step)
 
     def _plan(self, run: Run, step: _Step) -> None:
+        assert run.seq is not None
         n = min(run.uncomputed, step.budget)
+        if step.room is not None and run.prefilling:
+            n = min(n, step.room.fits(run.seq.length))
+            step.room.take(run.seq.length, n)
+            if step.room.used_up:
+                step.budget = n
         step.plan.work.append((run, n))
         step.done.add(run)
         step.budget -= n
@@ -138,6 +159,8 @@ class Scheduler:
         prefilling = [run for run in self.running if run.prefilling and run.seq is not None]
         if step.budget == 0 or not (prefilling or len(self.waiting)):
             return
+        if self._pacer is not None:
+            step.room = self._pacer.begin(StepShape.of(step.plan.work))
         step.running = sum(run.seq is not None for run in self.running)
         in_order = self.waiting.in_order(prefilling)
         budget = step.budget
@@ -326,9 +349,10 @@ class _Step:
         done: the runs that got theirs.
         running: runs that are admitted.
         full: nothing more is admitted.
+        room: what prompts may take beside what decodes; None is no limit.
     """
 
-    __slots__ = ("budget", "done", "full", "plan", "running")
+    __slots__ = ("budget", "done", "full", "plan", "room", "running")
 
     def __init__(self, plan: StepPlan, budget: int) -> None:
         self.plan = plan
@@ -336,6 +360,7 @@ class _Step:
         self.done: set[Run] = set()
         self.running = 0
         self.full = False
+        self.room: PromptRoom | None = None
 
 
 def _shareable(a: GenerateJob, b: GenerateJob) -> int:

@@ -115,6 +115,7 @@ class Runtime:
                 max_queue=config.max_queue,
                 order=config.order,
                 passes=config.order_passes,
+                max_itl_s=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
                 eviction=config.eviction,
                 leasable_share=config.leasable_share,
                 explain_across_namespaces=config.explain_across_namespaces,

@@ -1,0 +1,83 @@
+"""Chunks of prompts that leave room for what decodes, in virtual time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runtime.loop_simulation import LoopSimulation, Outcome
+from runtime.loop_traces import LoopCall
+from runtime.scheduler import Scheduler
+from runtime.step_pacer import MIN_PROMPT_TOKENS, StepPacer
+from runtime.step_time import StepCost, StepShape
+
+COST = StepCost(step=0.02, row=0.005, context_token=1e-6, prompt_token=1.2e-3, prompt_pair=1e-7)
+
+
+def call(prompt: int, output: int, first: int) -> list[LoopCall]:
+    tokens = np.arange(first, first + prompt, dtype=np.int32)
+    return [LoopCall(tokens, 1, prompt, np.full(output, 7, np.int32), 0.0)]
+
+
+def simulate(max_itl_s: float | None, cost: StepCost = COST) -> Outcome:
+    """Four streams write 400 tokens each; after 2 s a prompt of 6,000 tokens comes."""
+    loops = [*(call(100, 400, 1000 * i) for i in range(4)), call(6000, 2, 100_000)]
+    return LoopSimulation(
+        loops,
+        [0.0, 0.0, 0.0, 0.0, 2.0],
+        cost,
+        num_blocks=1000,
+        block_size=16,
+        scheduler=lambda store, counters, clock: Scheduler(
+            store,
+            counters,
+            max_batch_tokens=512,
+            max_running=8,
+            explain_across=False,
+            max_itl_s=max_itl_s,
+            clock=clock,
+        ),
+    ).run()
+
+
+def test_a_long_prompt_leaves_the_gaps_between_tokens_within_the_bound() -> None:
+    free = np.array(simulate(None).itl_s)
+    paced = np.array(simulate(0.15).itl_s)
+    assert free.max() > 0.6
+    # The first chunks are cut by what was guessed before anything was measured.
+    assert np.percentile(paced, 99) <= 0.15
+    assert paced.max() <= 0.3
+
+
+def test_the_bound_is_used_and_not_only_kept() -> None:
+    outcome = simulate(0.15)
+    # The prompt alone takes 7.2 s of the machine, and its steps are at most half decoding.
+    assert max(outcome.ttft_s) < 2 * 9.0
+
+
+def test_a_prompt_goes_on_where_decoding_alone_breaks_the_bound() -> None:
+    outcome = simulate(0.01)
+    assert len(outcome.ttft_s) == 5
+    assert max(outcome.itl_s) <= 0.02 + 4 * 0.005 + 0.01 + MIN_PROMPT_TOKENS * 2e-3
+
+
+def test_it_follows_a_machine_that_slows_down() -> None:
+    pacer = StepPacer(0.2)
+    shape = StepShape(rows=4, context=8000, prompt_tokens=100, prompt_pairs=200_000)
+    alone = StepShape(rows=4, context=8000)
+    chunks = []
+    for slower in (1.0, 2.0):
+        for _ in range(200):
+            pacer.stepped(alone, slower * COST.seconds(alone))
+            pacer.stepped(shape, slower * COST.seconds(shape))
+        room = pacer.begin(alone)
+        assert room is not None
+        chunk = room.fits(2000)
+        taken = StepShape(4, 8000, chunk, chunk * 2000 + chunk * chunk // 2)
+        assert slower * COST.seconds(taken) == pytest.approx(0.9 * 0.2, rel=0.1)
+        chunks.append(chunk)
+    assert chunks[1] < chunks[0] / 2
+
+
+def test_prompts_have_the_step_to_themselves_where_nothing_decodes() -> None:
+    assert StepPacer(0.001).begin(StepShape()) is None

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
 
 from runtime.errors import ModelNotFound
@@ -30,7 +29,12 @@ _STALE_S = 3600.0
 def cache_root() -> Path:
     """The folder for converted weights: RADIXLOOP_CACHE_DIR, else the user's cache folder."""
     override = os.environ.get("RADIXLOOP_CACHE_DIR")
-    return Path(override) if override else platformdirs.user_cache_path("radixloop")
+    if override:
+        return Path(override)
+    # Only here: whoever brings a model of their own, as deploy/gpu_check.py does, needs no cache folder.
+    import platformdirs
+
+    return platformdirs.user_cache_path("radixloop")
 
 
 def smollm2_gguf() -> Path:

@@ -44,7 +44,7 @@ def _root(
 
 
 # Settings that take the word off (or on), which YAML 1.1 reads as a truth value.
-_WORDS = ("redis", "metrics_port", "kv_events", "kv_events_replay", "tool_holds", "cuda_graphs")
+_WORDS = ("redis", "metrics_port", "kv_events", "kv_events_replay", "tool_holds", "cuda_graphs", "drafts")
 
 
 def _read_file(ctx: typer.Context, path: Path | None) -> Path | None:

@@ -226,6 +226,15 @@ class ServeConfig(BaseModel):
         le=3_600_000,
         allow_inf_nan=False,
     )
+    drafts: Literal["off", "prompt", "tree", "auto"] = setting(
+        "auto",
+        WORK,
+        "Where to look for what a reply may say next, to verify several tokens in one step: prompt (the request's own "
+        "text), tree (cached replies of its namespace), auto (both) or off. Tokens stay the same; a few more rows are "
+        "computed as long as that pays.",
+        metavar="WHERE",
+    )
+    draft_tokens: int = setting(16, WORK, "Tokens of a draft at most.", metavar="N", ge=1, le=64)
     max_sessions: int = setting(1024, WORK, "Sessions that may be open.", metavar="N", ge=1, le=1_000_000)
     session_idle_seconds: float = setting(
         3600.0, WORK, "Forget sessions idle for longer.", metavar="SECONDS", gt=0, allow_inf_nan=False

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from radix import Copy, OutOfBlocks, PrefixStore
 from runtime.counters import EngineCounters
 from runtime.draft_control import DraftControl
-from runtime.drafts import Draft, DraftSource, look_up
+from runtime.drafts import Draft, DraftSettings, DraftSource, look_up
 from runtime.logit_rows import LogitRows
 from runtime.request import Run
 from runtime.sampler import SampledToken
 from runtime.step_clock import StepRecord
-
-
-@dataclass(frozen=True)
-class DraftSettings:
-    """What is drafted.
-
-    Attributes:
-        sources: where drafts are looked for.
-        longest: tokens of one draft at most.
-        adaptive: draft only as much as pays; else as much as there is room for.
-    """
-
-    sources: frozenset[DraftSource]
-    longest: int = 16
-    adaptive: bool = True
 
 
 class Drafter:

@@ -26,6 +26,35 @@ class DraftSource(Enum):
     TREE = "tree"
 
 
+CHOICES = {
+    "off": frozenset[DraftSource](),
+    "prompt": frozenset({DraftSource.LOOKUP}),
+    "tree": frozenset({DraftSource.TREE}),
+    "auto": frozenset(DraftSource),
+}
+
+
+@dataclass(frozen=True)
+class DraftSettings:
+    """What is drafted.
+
+    Attributes:
+        sources: where drafts are looked for.
+        longest: tokens of one draft at most.
+        adaptive: draft only as much as pays; else as much as there is room for.
+    """
+
+    sources: frozenset[DraftSource]
+    longest: int = 16
+    adaptive: bool = True
+
+    @classmethod
+    def named(cls, name: str, longest: int) -> DraftSettings | None:
+        """Settings by the name of a choice in `CHOICES`; None for "off"."""
+        sources = CHOICES[name]
+        return cls(sources, longest) if sources else None
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Tokens that may come next.

@@ -20,7 +20,8 @@ from runtime.admission import AdmissionGate
 from runtime.batch import BatchItem
 from runtime.choice_output import ChoiceOutput
 from runtime.counters import EngineCounters
-from runtime.drafter import Drafter, DraftSettings
+from runtime.drafter import Drafter
+from runtime.drafts import DraftSettings
 from runtime.errors import EngineFailed, RequestCancelled, ShuttingDown
 from runtime.events import Event, FailedEvent, FinishedEvent, RequestRecord, StartedEvent
 from runtime.inbox import Inbox

@@ -186,6 +186,18 @@ class _RuntimeCollector(Collector):
             "Tokens generated. Means what vllm:generation_tokens_total does.",
             books.output_tokens,
         )
+        drafted = CounterMetricFamily(
+            "radixloop_draft_tokens",
+            "Draft tokens that were verified, by what became of them. Their sum means what "
+            "vllm:spec_decode_num_draft_tokens_total does, "
+            'outcome="accepted" what vllm:spec_decode_num_accepted_tokens_total does.',
+            labels=["outcome"],
+        )
+        # Read before the sum, so that what is verified meanwhile cannot make the difference negative.
+        accepted = books.accepted_draft_tokens
+        drafted.add_metric(["accepted"], accepted)
+        drafted.add_metric(["rejected"], books.draft_tokens - accepted)
+        yield drafted
         requests = CounterMetricFamily(
             "radixloop_requests",
             "Requests that ended, by outcome; refused ones were never queued. "

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from radix.metadata_client import BadRedisUrl, connect
 from runtime.config import ServeConfig
 from runtime.description import describe
+from runtime.drafts import DraftSettings
 from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from runtime.engine import Engine, EngineConfig
 from runtime.errors import RuntimeServiceError
@@ -114,6 +115,7 @@ class Runtime:
                 max_running=config.max_running,
                 max_queue=config.max_queue,
                 order=config.order,
+                drafts=None if config.deterministic else DraftSettings.named(config.drafts, config.draft_tokens),
                 passes=config.order_passes,
                 max_itl_s=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
                 eviction=config.eviction,

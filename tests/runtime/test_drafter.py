@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radix import Namespace
-from runtime.drafter import DraftSettings
-from runtime.drafts import Draft, DraftSource
+from runtime.drafts import Draft, DraftSettings, DraftSource
 from runtime.events import DeltaEvent
 from runtime.loaded_model import LoadedModel
 from runtime.request import Run

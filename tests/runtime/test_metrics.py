@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from runtime.drafts import DraftSettings, DraftSource
 from runtime.events import RequestRecord, Timing, Usage
 from runtime.histograms import Histogram
 from runtime.keeping import KeepingBooks
@@ -54,6 +55,20 @@ def server(harness: Harness) -> Iterator[MetricsServer]:
 
 def prompt(length: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(6, 200, length).tolist()
+
+
+def test_draft_tokens_are_told_apart_by_outcome(tiny: LoadedModel) -> None:
+    with running(tiny, drafts=DraftSettings(frozenset(DraftSource), adaptive=False)) as harness:
+        for _ in range(2):
+            harness.run(prompt(40), max_tokens=30)
+        books = harness.engine.counters
+        assert 0 < books.accepted_draft_tokens <= books.draft_tokens
+        metrics = RuntimeMetrics(harness.engine, tiny.info, sessions=lambda: 0)
+        serving = metrics.serve("127.0.0.1", 0)
+        found = scrape(serving)
+        serving.close()
+    accepted, rejected = (found[f'radixloop_draft_tokens_total{{outcome="{o}"}}'] for o in ("accepted", "rejected"))
+    assert (accepted, accepted + rejected) == (books.accepted_draft_tokens, books.draft_tokens)
 
 
 def test_the_books_agree_with_the_replies(harness: Harness, server: MetricsServer) -> None:

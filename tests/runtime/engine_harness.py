@@ -84,6 +84,7 @@ class Harness:
         namespace: Namespace | None = None,
         bypass_cache: bool = False,
         prefill_only: bool = False,
+        public_tokens: int = 0,
         on_event: Callable[[Reply, Event], None] | None = None,
         **sampling: Any,
     ) -> Reply:
@@ -95,6 +96,7 @@ class Harness:
             sampling=SamplingParams(**{"ignore_eos": True, **sampling}),
             bypass_cache=bypass_cache,
             prefill_only=prefill_only,
+            public_tokens=public_tokens,
         )
         reply.handle = self.engine.submit(job, reply.take)
         return reply

@@ -80,7 +80,8 @@ class PromptEncoder:
             )
         kwargs = chat.template_kwargs or session.template_kwargs
         chat = ChatInput(chat.messages, session.tools, kwargs)
-        history, last_token = session.messages, int(session.tokens[-1])
+        # A copy: other threads read it, and a turn may end meanwhile.
+        history, last_token = session.messages.copy(), int(session.tokens[-1])
         tokens = await self._off_loop(
             lambda: self._renderer.encode_turn(history, chat.messages, chat.tools, kwargs, last_token), "prompt.chat"
         )

@@ -6,6 +6,7 @@ events. Only blocks whose last slot is committed are announced.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ def block_hash(namespace: Namespace, parent: int | None, tokens: Ints) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
+@functools.lru_cache(maxsize=1024)
 def _key(namespace: Namespace) -> bytes:
     # Each part behind its presence and length: ("a", "bc") and ("ab", "c") must differ.
     parts = []

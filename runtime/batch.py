@@ -85,31 +85,42 @@ class StepPlan:
         self.block_size = block_size
         self.rows: list[Row] = []
         self._derived: dict[Any, Any] = {}
-        tokens, positions, slots = [], [], []
         logit_rows: list[int] = []
         packed = 0
         for index, item in enumerate(items):
             count = len(item.tokens)
             kv_len = item.start + count
-            table = self._checked_table(index, item, kv_len, num_blocks)
-            where = np.arange(item.start, kv_len, dtype=np.int64)
+            table = self._cut_table(index, item, kv_len)
             self.rows.append(Row(packed, count, item.start, kv_len, table))
-            tokens.append(np.asarray(item.tokens, dtype=np.int64))
-            positions.append(where)
-            slots.append(table[where // block_size].astype(np.int64) * block_size + where % block_size)
             packed += count
             if not 0 <= item.logit_rows <= count:
                 raise InvalidRequest(f"items[{index}].logit_rows", item.logit_rows, f"must be from 0 to {count}")
             logit_rows.extend(range(packed - item.logit_rows, packed))
         self.total = packed
+        tokens = np.concatenate([item.tokens for item in items])
+        positions, slots = self._places(num_blocks)
         rows = np.array(logit_rows, dtype=np.int64)
-        on_device = self.to_device(np.concatenate([*tokens, *positions, *slots, rows]))
+        on_device = self.to_device(np.concatenate([tokens, positions, slots, rows], dtype=np.int64))
         ids, self.logit_rows = on_device[: 3 * packed].view(3, packed), on_device[3 * packed :]
         self.input_ids = ids[0:1]
         self.position_ids = ids[1:2]
         self.write_slots = ids[2]
 
-    def _checked_table(self, index: int, item: BatchItem, kv_len: int, num_blocks: int) -> np.ndarray:
+    def _places(self, num_blocks: int) -> tuple[np.ndarray, np.ndarray]:
+        """Position and slot of every packed token. All rows at once: in a step of few tokens each call counts."""
+        tables = [row.table for row in self.rows]
+        blocks = self._join_tables(tables, num_blocks)
+        counts = [row.q_len for row in self.rows]
+        # What added to a packed index makes it a position, and where the row's table begins among all of them.
+        shift = [row.start - row.q_start for row in self.rows]
+        begins = np.cumsum([0, *(len(table) for table in tables[:-1])])
+        positions = np.arange(self.total) + np.repeat(shift, counts)
+        block, offset = np.divmod(positions, self.block_size)
+        slots = blocks[block + np.repeat(begins, counts)].astype(np.int64) * self.block_size + offset
+        return positions, slots
+
+    def _cut_table(self, index: int, item: BatchItem, kv_len: int) -> np.ndarray:
+        """The part of an item's table that the step needs."""
         if len(item.tokens) < 1:
             raise InvalidRequest(f"items[{index}].tokens", item.tokens, "must hold at least one token")
         if item.start < 0:
@@ -117,10 +128,18 @@ class StepPlan:
         needed = -(-kv_len // self.block_size)
         if len(item.table) < needed:
             raise InvalidRequest(f"items[{index}].table", len(item.table), f"{kv_len} tokens need {needed} blocks")
-        table = np.asarray(item.table[:needed])
-        if table.min() < 0 or table.max() >= num_blocks:
-            raise InvalidRequest(f"items[{index}].table", table, f"block ids must be from 0 to {num_blocks - 1}")
-        return table
+        return np.asarray(item.table[:needed])
+
+    @staticmethod
+    def _join_tables(tables: Sequence[np.ndarray], num_blocks: int) -> np.ndarray:
+        """The items' tables one after the other, after a look for blocks that do not exist."""
+        blocks = np.concatenate(tables)
+        if blocks.min() < 0 or blocks.max() >= num_blocks:
+            index = next(i for i, table in enumerate(tables) if table.min() < 0 or table.max() >= num_blocks)
+            raise InvalidRequest(
+                f"items[{index}].table", tables[index], f"block ids must be from 0 to {num_blocks - 1}"
+            )
+        return blocks
 
     def to_device(self, numbers: np.ndarray) -> torch.Tensor:
         """The numbers on the step's device; from pinned memory, so that the host does not wait for the copy."""

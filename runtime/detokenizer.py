@@ -35,6 +35,7 @@ class IncrementalDetokenizer:
         """`prompt` is int32 [T] token ids, possibly none; only its tail is looked at."""
         self._tokenizer = tokenizer
         self._skipped: frozenset[int] = special_token_ids(tokenizer) if skip_special_tokens else frozenset()
+        self._spellings = _spellings(tokenizer)
         steps = _decoder_steps(tokenizer)
         self._byte_level = steps == {"ByteLevel"}
         self._byte_fallback = "ByteFallback" in steps
@@ -101,6 +102,13 @@ class IncrementalDetokenizer:
         """The bytes that a token stands for, where the tokenizer spells text in bytes; None where it is plain text."""
         if not self._byte_level and not self._byte_fallback:
             return None
+        try:
+            return self._spellings[token_id]
+        except KeyError:
+            spelling = self._spellings[token_id] = self._spell(token_id)
+            return spelling
+
+    def _spell(self, token_id: int) -> bytes | None:
         token = self._tokenizer.convert_ids_to_tokens(token_id)
         if self._byte_level:
             if token is None:
@@ -119,6 +127,12 @@ def special_token_ids(tokenizer: Any) -> frozenset[int]:
     """The ids that `decode(skip_special_tokens=True)` leaves out."""
     added = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     return frozenset(added.union(tokenizer.all_special_ids))
+
+
+@functools.lru_cache(maxsize=8)
+def _spellings(tokenizer: Any) -> dict[int, bytes | None]:
+    """The bytes of the tokens that were met so far: to ask a tokenizer takes longer than all else about a token."""
+    return {}
 
 
 @functools.lru_cache(maxsize=8)

@@ -40,7 +40,7 @@ class LogitRows:
         if logits.device.type == "cpu" and logits.dtype == torch.float32:
             values = logits.detach().numpy()
             best = values.argmax(axis=1)
-            largest = np.take_along_axis(values, best[:, None], axis=1)[:, 0]
+            largest = values[np.arange(len(best)), best]
         else:
             # As numbers of one dtype they are one copy; float32 holds ids up to 2^24.
             found = logits.detach().max(dim=-1)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from radix import Copy
-from runtime.attention import make_backend, reads_in_place
+from runtime.attention import fixed_shapes, make_backend
 from runtime.attention.hook import PagedStep
 from runtime.batch import BatchItem, StepPlan
 from runtime.cuda_graphs import DecodeGraphs, record_graphs
@@ -44,7 +44,7 @@ class ModelRunner:
             self._graphs = record_graphs(
                 self._compute,
                 device=device,
-                in_place=reads_in_place(self.backend.name, block_size),
+                fixed_shapes=fixed_shapes(self.backend.name, block_size),
                 block_size=block_size,
                 num_blocks=num_blocks,
                 max_batch=graphs_for,
@@ -86,7 +86,9 @@ class ModelRunner:
 
     def _check_tokens(self, items: Sequence[BatchItem]) -> None:
         vocab = self.loaded.info.vocab_size
+        tokens = np.concatenate([item.tokens for item in items]) if items else np.empty(0)
+        if not len(tokens) or (tokens.min() >= 0 and tokens.max() < vocab):
+            return
         for index, item in enumerate(items):
-            tokens = np.asarray(item.tokens)
-            if len(tokens) and (tokens.min() < 0 or tokens.max() >= vocab):
-                raise InvalidRequest(f"items[{index}].tokens", tokens, f"token ids must be from 0 to {vocab - 1}")
+            if len(item.tokens) and (min(item.tokens) < 0 or max(item.tokens) >= vocab):
+                raise InvalidRequest(f"items[{index}].tokens", item.tokens, f"token ids must be from 0 to {vocab - 1}")

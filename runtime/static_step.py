@@ -53,7 +53,8 @@ class StaticStep(StepPlan):
 
         Raises InvalidRequest as StepPlan does.
         """
-        tables = [self._checked_table(i, item, item.start + 1, num_blocks) for i, item in enumerate(items)]
+        tables = [self._cut_table(index, item, item.start + 1) for index, item in enumerate(items)]
+        self._join_tables(tables, num_blocks)
         if self._sent is not None:
             # The copy before this one may still be reading.
             self._sent.synchronize()

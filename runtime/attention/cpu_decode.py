@@ -1,9 +1,9 @@
 """Decode attention on CPU: the KV of all decoding sequences cut into segments, each read once.
 
-A segment is a run of full blocks. Blocks that several sequences share are one segment, attended once with the queries
-of all of them; a long run of neighbouring blocks is read in place, what is scattered is gathered. What no segment
-covers (partial blocks, short contexts) is gathered into one small padded batch. The partial results meet by
-log-sum-exp.
+A segment is a run of full blocks. Blocks that several queries share (of sequences with one beginning, or of one
+sequence that decodes several tokens at once) are one segment, attended once with all of them; a long run of
+neighbouring blocks is read in place, what is scattered is gathered. What no segment covers (partial blocks, short
+tails) is gathered into one small padded batch. The partial results meet by log-sum-exp.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import numpy as np
 import torch
 
 from runtime.attention.cpu_kernel import flash, join_many
-from runtime.batch import StepPlan
+from runtime.batch import Row, StepPlan
 from runtime.kv_pool import LayerKV
 
-# Fewer tokens than this are not worth a kernel call of their own.
-MIN_SEGMENT = 128
+# A common beginning of fewer tokens than this is not worth a kernel call of its own.
+MIN_SHARED = 128
+# Tokens times queries from which a kernel call of their own costs less than copying them into the padded batch.
+MIN_CALL = 256
 # A run of neighbours this long is read in place; below it a gather costs less than another call.
 MIN_VIEW = 256
 # A segment is cut in this many parts, so that few KV heads still occupy every core.
@@ -50,21 +52,27 @@ class Segment:
 
 
 class DecodeLayout:
-    """Where a step's decode rows find their KV under one window; layer-independent, built once a step.
+    """Where a step's decoding queries find their KV under one window; layer-independent, built once a step.
 
-    queries: int64 `[B]`, the packed rows that decode. rest_slots `[B * R]` and rest_mask (`[B, 1, 1, R]` or None): the
-    padded remainder. partials: int64 `[B, P]`, for each row the partial results that it is joined from; the last index
-    stands for nothing.
+    indices: the plan's rows that decode; every token of theirs is a query of its own here, B in all. queries: int64
+    `[B]`, their packed rows, or None where these are all of the step's, in order. rest_slots `[B * R]` and rest_mask
+    (`[B, 1, 1, R]` or None): the padded remainder. partials: int64 `[P * B]`, the partial results that each query is
+    joined from; where `padded`, the index after the last one stands for nothing.
     """
 
     def __init__(self, plan: StepPlan, indices: Sequence[int], window: int | None, dtype: torch.dtype) -> None:
         self._plan = plan
         self._size = plan.block_size
-        self._rows = [plan.rows[index] for index in indices]
-        self.count = len(indices)
-        self.queries = torch.tensor([row.q_start for row in self._rows], device=plan.device)
-        self.packed_first = self._rows[0].q_start
-        self.adjacent = all(row.q_start == self.packed_first + i for i, row in enumerate(self._rows))
+        self._rows = [
+            Row(row.q_start + i, 1, row.start + i, row.start + i + 1, row.table)
+            for row in (plan.rows[index] for index in indices)
+            for i in range(row.q_len)
+        ]
+        self.count = len(self._rows)
+        packed = np.array([row.q_start for row in self._rows])
+        self.queries: torch.Tensor | None = None
+        if self.count != plan.total or np.any(np.diff(packed) != 1):
+            self.queries = torch.from_numpy(packed).to(plan.device)
         self.segments: list[Segment] = []
         self._rest: list[list[np.ndarray]] = [[] for _ in self._rows]
         self._results: list[list[int]] = [[] for _ in self._rows]
@@ -103,7 +111,7 @@ class DecodeLayout:
             differs = np.flatnonzero(first[begin:common] != self._rows[index].table[begin:common])
             if len(differs):
                 common = begin + int(differs[0])
-        if (common - begin) * self._size >= MIN_SEGMENT:
+        if (common - begin) * self._size >= MIN_SHARED:
             self._cut(members, first[begin:common])
             begin = common
         branches: dict[int, list[int]] = {}
@@ -115,16 +123,23 @@ class DecodeLayout:
 
     def _cut(self, members: list[int], blocks: np.ndarray) -> None:
         """Make segments of these blocks, or leave them to the rest when they are few."""
+        if len(blocks) * self._size * len(members) < MIN_CALL:
+            self._leave(members, blocks)
+            return
         begins = np.concatenate([[0], np.flatnonzero(np.diff(blocks) != 1) + 1])
         lengths = np.diff(begins, append=len(blocks))
         long = lengths * self._size >= MIN_VIEW
         for begin, length in zip(begins[long].tolist(), lengths[long].tolist(), strict=True):
             self._add(members, blocks[begin : begin + length], in_place=True)
         loose = blocks[~np.repeat(long, lengths)]
-        if len(loose) * self._size >= MIN_SEGMENT:
+        if len(loose) * self._size * len(members) >= MIN_CALL:
             self._add(members, loose, in_place=False)
-        elif len(loose):
-            slots = (loose[:, None].astype(np.int64) * self._size + np.arange(self._size)).ravel()
+        else:
+            self._leave(members, loose)
+
+    def _leave(self, members: list[int], blocks: np.ndarray) -> None:
+        if len(blocks):
+            slots = (blocks[:, None].astype(np.int64) * self._size + np.arange(self._size)).ravel()
             for index in members:
                 self._rest[index].append(slots)
 
@@ -168,47 +183,43 @@ class DecodeLayout:
             self.rest_mask = torch.from_numpy(mask).to(device, dtype)
         for index in range(self.count):
             self._results[index].append(self._made + index)
-        self.total = self._made + self.count
+        total = self._made + self.count
         most = max(map(len, self._results))
-        partials = [results + [self.total] * (most - len(results)) for results in self._results]
-        self.partials = torch.tensor(partials, device=device)
-        self.joined = most > 1
+        self.padded = any(len(results) < most for results in self._results)
+        partials = [results + [total] * (most - len(results)) for results in self._results]
+        self.partials = torch.tensor(partials, device=device).t().reshape(-1)
+        self.joined = most
 
 
 def decode_attention(
-    query: torch.Tensor, kv: LayerKV, layout: DecodeLayout, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output `[B, heads, dim]` and log-sum-exp `[B, heads]` of the layout's rows.
+    query: torch.Tensor, kv: LayerKV, layout: DecodeLayout, scale: float, *, want_lse: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Output `[B, heads, dim]` and log-sum-exp `[B, heads]` of the layout's queries.
 
     query is the whole packed batch, `[T, heads, dim]`; the rows that decode are picked from it.
     """
     _, heads, dim = query.shape
     group = heads // kv.kv_heads
-    if layout.adjacent:
-        rows = query[layout.packed_first : layout.packed_first + layout.count]
+    picked = query if layout.queries is None else query.index_select(0, layout.queries)
+    rows = picked.reshape(layout.count, kv.kv_heads, group, dim)
+    # The kernel lays its results out by query: `[queries, group, kv_heads, dim]` without a copy.
+    outs, lses = [], []
+    for out, lse in (*_segment_attention(rows, kv, layout, scale), _rest_attention(rows, kv, layout, scale)):
+        outs.append(out.transpose(1, 2).reshape(-1, group, kv.kv_heads, dim))
+        lses.append(lse.transpose(1, 2).reshape(-1, group, kv.kv_heads))
+    if len(outs) == 1:
+        out, lse = outs[0], lses[0]
     else:
-        rows = query.index_select(0, layout.queries)
-    rows = rows.reshape(layout.count, kv.kv_heads, group, dim)
-    rest_out, rest_lse = _rest_attention(rows, kv, layout, scale)
-    if not layout.joined:
-        return rest_out.reshape(layout.count, heads, dim), rest_lse.reshape(layout.count, heads)
-    outs = query.new_zeros(layout.total + 1, kv.kv_heads, group, dim, dtype=torch.float32)
-    lses = query.new_full((layout.total + 1, kv.kv_heads, group), float("-inf"), dtype=torch.float32)
-    made = 0
-    for segment, out, lse in _segment_attention(rows, kv, layout, scale):
-        until = made + segment.parts * segment.count
-        shape = (segment.parts, kv.kv_heads, segment.count, group)
-        outs[made:until].view(segment.parts, segment.count, kv.kv_heads, group, dim).copy_(
-            out.reshape(*shape, dim).transpose(1, 2)
-        )
-        lses[made:until].view(segment.parts, segment.count, kv.kv_heads, group).copy_(
-            lse.reshape(shape).transpose(1, 2)
-        )
-        made = until
-    outs[made:-1] = rest_out
-    lses[made:-1] = rest_lse
-    out, lse = join_many(outs[layout.partials], lses[layout.partials])
-    return out.to(query.dtype).view(layout.count, heads, dim), lse.view(layout.count, heads)
+        if layout.padded:
+            outs.append(rows.new_zeros(1, group, kv.kv_heads, dim))
+            lses.append(lses[0].new_full((1, group, kv.kv_heads), float("-inf")))
+        shape = (layout.joined, layout.count, group, kv.kv_heads)
+        parts = torch.cat(outs).index_select(0, layout.partials).view(*shape, dim)
+        part_lses = torch.cat(lses).index_select(0, layout.partials).view(shape)
+        out = join_many(parts, part_lses)
+        lse = torch.logsumexp(part_lses, dim=0) if want_lse else part_lses[0]
+    out = out.to(query.dtype).transpose(1, 2).reshape(layout.count, heads, dim)
+    return out, lse.transpose(1, 2).reshape(layout.count, heads) if want_lse else None
 
 
 def _rest_attention(
@@ -223,12 +234,11 @@ def _rest_attention(
 
 def _segment_attention(
     rows: torch.Tensor, kv: LayerKV, layout: DecodeLayout, scale: float
-) -> Iterator[tuple[Segment, torch.Tensor, torch.Tensor]]:
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     kv_heads, group, dim = rows.shape[1:]
     for segment in layout.segments:
         keys = segment.read(kv.keys, kv.key_slots).to(rows.dtype)
         values = segment.read(kv.values, kv.value_slots).to(rows.dtype)
         mine = rows if segment.count == layout.count else rows.index_select(0, segment.members)
         queries = mine.transpose(0, 1).reshape(1, kv_heads, segment.count * group, dim)
-        out, lse = flash(queries.expand(segment.parts, -1, -1, -1), keys, values, scale)
-        yield segment, out, lse
+        yield flash(queries.expand(segment.parts, -1, -1, -1), keys, values, scale)

@@ -39,13 +39,9 @@ def join_two(
     return other + share * (out - other), torch.logaddexp(lse, other_lse)
 
 
-def join_many(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for the partial results along axis 1; a log-sum-exp of minus infinity stands for no keys at all."""
-    peak = lses.amax(dim=1, keepdim=True)
-    weights = torch.exp(lses - peak)
-    total = weights.sum(dim=1, keepdim=True)
-    out = (outs * (weights / total)[..., None]).sum(1)
-    return out, (peak + torch.log(total)).squeeze(1)
+def join_many(outs: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:
+    """The same for the partial outputs along axis 0; a log-sum-exp of minus infinity stands for no keys at all."""
+    return (outs * torch.softmax(lses, dim=0)[..., None]).sum(0)
 
 
 def add_sinks(out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,6 +13,9 @@ from runtime.attention.reference import ReferenceAttention
 from runtime.batch import StepPlan
 from runtime.kv_pool import LayerKV
 
+# Fewer queries than this of one sequence are attended like those of as many sequences.
+MIN_CHUNK = 32
+
 
 class SdpaAttention:
     """The default where no paged kernel is installed.
@@ -38,23 +41,41 @@ class SdpaAttention:
 
 def _on_cpu(
     query: torch.Tensor, kv: LayerKV, plan: StepPlan, options: AttentionOptions
-) -> tuple[torch.Tensor, torch.Tensor]:
-    decoding = plan.derived("decoding", lambda: [i for i, row in enumerate(plan.rows) if row.q_len == 1])
-    chunks = plan.derived("chunks", lambda: [i for i, row in enumerate(plan.rows) if row.q_len > 1])
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    lse = query.new_empty(query.shape[:2], dtype=torch.float32)
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    want_lse = options.want_lse or options.sinks is not None
+    decoding, chunks = plan.derived(("cpu rows", options.window), lambda: _split(plan, options.window))
+    layout: DecodeLayout | None = None
     if decoding:
         layout = plan.derived(
             ("decode", options.window, query.dtype), lambda: DecodeLayout(plan, decoding, options.window, query.dtype)
         )
-        out[layout.queries], lse[layout.queries] = decode_attention(query, kv, layout, options.scale)
-    for index in chunks:
-        row = plan.rows[index]
-        where = slice(row.q_start, row.q_start + row.q_len)
-        out[where], lse[where] = chunk_attention(query[where], kv, plan, index, options.window, options.scale)
-    if options.sinks is not None:
+    if layout is not None and not chunks:
+        out, lse = decode_attention(query, kv, layout, options.scale, want_lse=want_lse)
+    else:
+        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        lse = query.new_empty(query.shape[:2], dtype=torch.float32) if want_lse else None
+        if layout is not None:
+            decoded, decoded_lse = decode_attention(query, kv, layout, options.scale, want_lse=want_lse)
+            out[layout.queries] = decoded
+            if lse is not None and decoded_lse is not None:
+                lse[layout.queries] = decoded_lse
+        found = chunk_attention(query, kv, plan, chunks, options.window, options.scale)
+        for index, (row_out, row_lse) in zip(chunks, found, strict=True):
+            row = plan.rows[index]
+            where = slice(row.q_start, row.q_start + row.q_len)
+            out[where] = row_out
+            if lse is not None:
+                lse[where] = row_lse
+    if options.sinks is not None and lse is not None:
         return cpu_kernel.add_sinks(out, lse, options.sinks)
     return out, lse
+
+
+def _split(plan: StepPlan, window: int | None) -> tuple[list[int], list[int]]:
+    """The rows whose queries are attended one by one, and those that are attended as chunks."""
+    few = MIN_CHUNK if window is None else 2
+    counts = [row.q_len for row in plan.rows]
+    return [i for i, n in enumerate(counts) if n < few], [i for i, n in enumerate(counts) if n >= few]
 
 
 def _masked_rows(query: torch.Tensor, kv: LayerKV, plan: StepPlan, options: AttentionOptions) -> torch.Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,6 +64,10 @@ class LinearGroup:
         if not self._outputs:
             self._input = None
         return found
+
+    def change_product(self, change: Callable[[Product], Product]) -> None:
+        """Compute through what `change` makes of the group's product from now on."""
+        self._product = change(self._product)
 
     def pack(self) -> None:
         """Replace the weights by a packed copy where that works."""

@@ -24,7 +24,6 @@ from runtime.model_files import locate, short_name
 from runtime.probe import probe, trace_layers
 from runtime.refusals import refuse_unservable
 from runtime.row_invariant import make_row_invariant
-from runtime.weight_layout import lay_out_for_decode
 
 log = logging.getLogger(__name__)
 
@@ -105,11 +104,9 @@ def prepare_model(
     refuse_unservable(network.config)
     network.eval()
     network.requires_grad_(False)
+    group_linears(network, input_ids=torch.tensor([[1, 2]], device=network.device), use_cache=False)
     if deterministic:
-        lay_out_for_decode(network)
         make_row_invariant(network)
-    else:
-        group_linears(network, input_ids=torch.tensor([[1, 2]], device=network.device), use_cache=False)
     network.set_attn_implementation(HOOK)
     if network.config._attn_implementation != HOOK:
         raise ModelRefused(f"{type(network).__name__} does not let its attention be replaced")
@@ -139,10 +136,11 @@ def prepare_model(
     )
     loaded = LoadedModel(network, tokenizer, info, layers, kv_dtype, ModelForward(network))
     error = probe(loaded)
+    log.info("%s: logits through the cache differ from the ordinary forward by %.1e (relative)", name, error)
+    loaded = choose_forward(loaded, forward, options)
     if deterministic:
         probe_bits(loaded)
-    log.info("%s: logits through the cache differ from the ordinary forward by %.1e (relative)", name, error)
-    return choose_forward(loaded, forward, options)
+    return loaded
 
 
 def _read(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -18,9 +20,11 @@ from torch.nn import functional
 from transformers.activations import ACT2CLS
 
 from runtime.errors import ModelRefused
+from runtime.linear_groups import GroupMember, LinearGroup
+from runtime.packed_product import Product
 
 ACTIVATIONS: tuple[type[nn.Module], ...] = tuple(
-    {entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()}
+    {entry[0] if isinstance(entry, tuple) else entry for entry in cast(Any, ACT2CLS).values()}
 )
 
 # Numbers in two vector registers of any CPU so far, in the smallest type: what one turn of an unrolled loop takes.
@@ -37,33 +41,27 @@ class RowTile:
     largest: int
 
 
-# The fastest that holds is taken; the last ones always use one and the same number of rows.
-_TILES = (RowTile(4, 256), RowTile(8, 256), RowTile(16, 256), RowTile(32, 256), RowTile(16, 16), RowTile(64, 64))
+# The first that holds is taken. oneDNN's packed products hold at any number of rows but one, MKL's at multiples of 4;
+# the last two always use one and the same number.
+_TILES = (*(RowTile(multiple, 512) for multiple in (1, 2, 4, 8, 16, 32)), RowTile(16, 16), RowTile(64, 64))
 
 
-class RowInvariantLinear(nn.Module):
-    """A linear layer over the parameters of another one, on numbers of rows that do not show in the result."""
+def on_tiles(product: Product, tile: RowTile) -> Product:
+    """The same product `[..., inputs]` to `[..., outputs]`, on numbers of rows that do not show in the result."""
 
-    def __init__(self, linear: nn.Linear, tile: RowTile) -> None:
-        super().__init__()
-        self.weight = linear.weight
-        self.bias = linear.bias
-        self.in_features = linear.in_features
-        self.out_features = linear.out_features
-        self.tile = tile
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        rows = inputs.reshape(-1, self.in_features)
+    def tiled(inputs: torch.Tensor) -> torch.Tensor:
+        rows = inputs.reshape(-1, inputs.shape[-1])
         count = len(rows)
-        short = -count % self.tile.multiple
+        short = -count % tile.multiple
         if short:
             rows = functional.pad(rows, (0, 0, 0, short))
-        if len(rows) <= self.tile.largest:
-            out = functional.linear(rows, self.weight, self.bias)
+        if len(rows) <= tile.largest:
+            out = product(rows)
         else:
-            pieces = torch.split(rows, self.tile.largest)
-            out = torch.cat([functional.linear(piece, self.weight, self.bias) for piece in pieces])
-        return out[:count].view(*inputs.shape[:-1], self.out_features)
+            out = torch.cat([product(piece) for piece in torch.split(rows, tile.largest)])
+        return out[:count].view(*inputs.shape[:-1], out.shape[-1])
+
+    return tiled
 
 
 class RowInvariantActivation(nn.Module):
@@ -91,47 +89,49 @@ def in_full_vectors(function: Callable[[torch.Tensor], torch.Tensor], inputs: to
 
 
 def make_row_invariant(network: nn.Module) -> None:
-    """Put these layers in place of the network's linear layers and activations.
+    """Do this to every product of `group_linears` and every activation of a network, in place.
 
-    Raises ModelRefused off the CPU, or where no number of rows serves a layer.
+    Raises ModelRefused off the CPU, for a linear layer that is in no group, or where no number of rows serves one.
     """
-    device = next(network.parameters()).device
-    if device.type != "cpu":
-        raise ModelRefused(f"deterministic answers are to be had on the CPU only: {device} has no such kernels here")
-    tiles: dict[object, RowTile] = {}
+    first = next(network.parameters())
+    if first.device.type != "cpu":
+        raise ModelRefused(f"deterministic answers are to be had on the CPU only, and the model is on {first.device}")
+    tiles: dict[tuple[int, int], RowTile] = {}
+    groups: set[LinearGroup] = set()
     for name, module in list(network.named_modules()):
-        if type(module) is nn.Linear:
-            weight = module.weight
-            kind = (weight.shape, weight.stride(), weight.dtype, module.bias is None)
-            if kind not in tiles:
-                tiles[kind] = _tile(name, module)
-            network.set_submodule(name, RowInvariantLinear(module, tiles[kind]))
+        if isinstance(module, GroupMember) and module.group not in groups:
+            groups.add(module.group)
+            shape = (module.in_features, sum(member.out_features for member in module.group.members))
+            if shape not in tiles:
+                tiles[shape] = _tile(name, module.group, *shape, first.dtype)
+            module.group.change_product(partial(on_tiles, tile=tiles[shape]))
+        elif isinstance(module, nn.Linear):
+            raise ModelRefused(f"{name} is a linear layer of a kind whose rounding is not known to be its rows' own")
         elif isinstance(module, ACTIVATIONS):
             network.set_submodule(name, RowInvariantActivation(module))
 
 
-def _tile(name: str, linear: nn.Linear) -> RowTile:
+def _tile(name: str, product: Product, inputs: int, outputs: int, dtype: torch.dtype) -> RowTile:
     for tile in _TILES:
-        if _holds(linear, tile):
+        if holds(product, tile, inputs, dtype):
             return tile
     raise ModelRefused(
-        f"{name} ({linear.in_features} to {linear.out_features}, {linear.weight.dtype}): no number of rows was found "
-        "at which this machine's matrix products give a row the same bits in every place"
+        f"{name} ({inputs} to {outputs}, {dtype}): no number of rows was found at which this machine's matrix products "
+        "give a row the same bits in every place"
     )
 
 
-def _holds(linear: nn.Linear, tile: RowTile) -> bool:
-    """Whether a row has the same bits in every place of a product of every size that the tile allows."""
-    generator = torch.Generator().manual_seed(11)
-    inputs = torch.randn(tile.largest, linear.in_features, generator=generator).to(linear.weight.dtype)
-    sizes = sorted({*range(tile.multiple, 33, tile.multiple), 64, 128, tile.largest - tile.multiple, tile.largest})
+def holds(product: Product, tile: RowTile, inputs: int, dtype: torch.dtype) -> bool:
+    """Whether a row has the same bits in every place of a product of every size that the tile allows (a sample)."""
+    multiple, largest = tile.multiple, tile.largest
+    rows = torch.randn(largest, inputs, generator=torch.Generator().manual_seed(11)).to(dtype)
+    sizes = [*range(multiple, min(largest, 32) + 1, multiple), 64, 128, 256, largest - multiple]
     with torch.inference_mode():
-        alone = torch.cat([linear(rows) for rows in torch.split(inputs, tile.multiple)])
-        for size in sizes:
-            if not tile.multiple <= size <= tile.largest:
-                continue
+        wanted = product(rows)
+        for size in (size for size in sizes if multiple <= size <= largest):
             # Turned by an odd number of rows, so that each one meets other neighbours in another place.
-            order = torch.arange(size).roll(size // 2 + 1)
-            if not torch.equal(linear(inputs[order]), alone[order]):
+            first = (largest - size) // 2
+            order = first + torch.arange(size).roll(size // 2 + 1)
+            if not torch.equal(product(rows[order]), wanted[order]):
                 return False
     return True

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,41 +26,75 @@ from runtime.row_invariant import in_full_vectors
 SEGMENT = 256
 # Query rows of one kernel call come in multiples of this; the probe at load proves that they are then independent.
 ROWS = 4
+# A run of so many neighbouring segments is read in place; fewer are gathered with others.
+MIN_VIEW = 2
+
+Ints = NDArray[np.int64]
+
+
+@dataclass
+class _Unit:
+    """Tokens (packed rows) at positions `at` that see something of a segment whose keys lie in these slots.
+
+    masked: whether they see a part of it only. Tokens of several sequences meet where they share the segment.
+    """
+
+    segment: int
+    slots: Ints
+    masked: bool
+    tokens: list[Ints]
+    at: list[Ints]
 
 
 @dataclass(frozen=True)
 class SegmentBatch:
-    """Segments that equally many tokens attend to, for one call of the kernel.
+    """P segments that equally many tokens attend to, for one call of the kernel.
 
-    slots: int64 `[P * SEGMENT]`; a place behind the last written one repeats a written slot, and is masked.
-    tokens: int64 `[P, n]`, packed rows; a token that only fills up the row count repeats another.
-    mask: `[P, 1, n, SEGMENT]` to be added to the scores, or None where every token sees the whole segment.
-    kept, rank, token: int64 `[K]`, which of the P * n results count, and for each the place of the segment among those
-    that its token sees, and the token.
+    begin: the first slot where the segments lie one behind the other. slots: int64 `[P * SEGMENT]` where they do not; a
+    place behind the last written one repeats a written slot, and is masked. tokens: int64 `[P * n]`, packed rows; one
+    that only fills up the row count repeats another. mask: `[P, 1, n, SEGMENT]` to be added to the scores, or None.
     """
 
-    slots: torch.Tensor
+    parts: int
+    begin: int
+    slots: torch.Tensor | None
     tokens: torch.Tensor
     mask: torch.Tensor | None
-    kept: torch.Tensor
-    rank: torch.Tensor
-    token: torch.Tensor
+
+    def read(self, slots: torch.Tensor) -> torch.Tensor:
+        """`[P, kv_heads, SEGMENT, dim]` of a layer's keys or values."""
+        if self.slots is None:
+            flat = slots[self.begin : self.begin + self.parts * SEGMENT]
+        else:
+            flat = slots.index_select(0, self.slots)
+        return flat.view(self.parts, SEGMENT, *flat.shape[1:]).transpose(1, 2)
 
 
 class SegmentLayout:
-    """Which tokens of a step attend to which segments under one window; built once a step."""
+    """Which tokens of a step attend to which segments under one window; built once a step.
+
+    partials: int64 `[depth * T]`: for each rank, and in it for each token, which result is that of the token's segment
+    of that rank (0 is the first that it sees), counted through the batches; the number behind the last is for none.
+    """
 
     def __init__(self, plan: StepPlan, window: int | None, group: int, dtype: torch.dtype) -> None:
         self._window = window
-        self._step = ROWS // math.gcd(group, ROWS)
+        self._device = plan.device
         self._dtype = dtype
-        # Keyed by slots and by whether a mask is needed: (packed rows, positions, segment).
-        self._units: dict[tuple[bytes, bool], tuple[list[NDArray[np.int64]], list[NDArray[np.int64]], int]] = {}
+        self._group = group
+        self._units: dict[tuple[bytes, bool], _Unit] = {}
         for row in plan.rows:
             for segment in range(self._first(row.start), (row.kv_len - 1) // SEGMENT + 1):
                 self._add(row, segment, plan.block_size)
-        self.depth = 1
-        self.batches = list(self._batches(plan.device))
+        self.batches: list[SegmentBatch] = []
+        self._made = 0
+        self._ranks: list[tuple[Ints, Ints, Ints]] = []
+        self._make_batches()
+        self.depth = 1 + max(int(rank.max()) for rank, _, _ in self._ranks)
+        partials = np.full((self.depth, plan.total), self._made, dtype=np.int64)
+        for rank, token, result in self._ranks:
+            partials[rank, token] = result
+        self.partials = torch.from_numpy(partials.ravel()).to(self._device)
 
     def _first(self, position: int) -> int:
         """The first segment that a query at this position sees."""
@@ -70,7 +103,7 @@ class SegmentLayout:
     def _add(self, row: Row, segment: int, block_size: int) -> None:
         begin, end = segment * SEGMENT, (segment + 1) * SEGMENT
         where = np.arange(begin, min(end, row.kv_len))
-        slots = np.full(SEGMENT, row.table[begin // block_size].astype(np.int64) * block_size + begin % block_size)
+        slots = np.full(SEGMENT, int(row.table[begin // block_size]) * block_size + begin % block_size, dtype=np.int64)
         slots[: len(where)] = row.table[where // block_size].astype(np.int64) * block_size + where % block_size
         window = self._window or row.kv_len
         at = np.arange(max(row.start, begin), min(row.kv_len, end + window - 1))
@@ -78,48 +111,68 @@ class SegmentLayout:
         for masked in (False, True):
             seeing = at[whole != masked]
             if len(seeing):
-                unit = self._units.setdefault((slots.tobytes(), masked), ([], [], segment))
-                unit[0].append(row.q_start + seeing - row.start)
-                unit[1].append(seeing)
+                unit = self._units.setdefault((slots.tobytes(), masked), _Unit(segment, slots, masked, [], []))
+                unit.tokens.append(row.q_start + seeing - row.start)
+                unit.at.append(seeing)
 
-    def _batches(self, device: torch.device) -> Iterator[SegmentBatch]:
-        by_size: dict[tuple[int, bool], list[tuple[bytes, NDArray[np.int64], NDArray[np.int64], int]]]
-        by_size = defaultdict(list)
-        for (slots, masked), (tokens, positions, segment) in self._units.items():
-            packed, at = np.concatenate(tokens), np.concatenate(positions)
-            by_size[-(-len(packed) // self._step) * self._step, masked].append((slots, packed, at, segment))
-        for (size, masked), units in by_size.items():
-            yield self._batch(size, masked, units, device)
+    def _make_batches(self) -> None:
+        step = ROWS // math.gcd(self._group, ROWS)
+        alike: dict[tuple[int, bool], list[_Unit]] = defaultdict(list)
+        for unit in self._units.values():
+            alike[-(-sum(map(len, unit.tokens)) // step) * step, unit.masked].append(unit)
+        for (size, _), units in alike.items():
+            loose: list[_Unit] = []
+            for run in _runs(units):
+                if len(run) >= MIN_VIEW:
+                    self._add_batch(size, run, in_place=True)
+                else:
+                    loose += run
+            if loose:
+                self._add_batch(size, loose, in_place=False)
 
-    def _batch(
-        self,
-        size: int,
-        masked: bool,
-        units: list[tuple[bytes, NDArray[np.int64], NDArray[np.int64], int]],
-        device: torch.device,
-    ) -> SegmentBatch:
-        slots = np.concatenate([np.frombuffer(unit[0], dtype=np.int64) for unit in units])
-        tokens = np.stack([np.pad(unit[1], (0, size - len(unit[1])), mode="edge") for unit in units])
-        kept = np.concatenate([index * size + np.arange(len(unit[1])) for index, unit in enumerate(units)])
-        ranks = [unit[3] - np.array([self._first(p) for p in unit[2].tolist()]) for unit in units]
-        rank = np.concatenate(ranks)
-        self.depth = max(self.depth, int(rank.max()) + 1)
+    def _add_batch(self, size: int, units: list[_Unit], *, in_place: bool) -> None:
+        tokens = np.empty((len(units), size), dtype=np.int64)
+        at = np.empty((len(units), size), dtype=np.int64)
+        for index, unit in enumerate(units):
+            packed, positions = np.concatenate(unit.tokens), np.concatenate(unit.at)
+            count = len(packed)
+            tokens[index, :count], tokens[index, count:] = packed, packed[-1]
+            at[index, :count], at[index, count:] = positions, positions[-1]
+            first = 0 if self._window is None else np.maximum(0, positions - self._window + 1) // SEGMENT
+            result = self._made + index * size + np.arange(count)
+            self._ranks.append((unit.segment - first + np.zeros(count, dtype=np.int64), packed, result))
+        self._made += len(units) * size
         mask = None
-        if masked:
-            at = np.stack([np.pad(unit[2], (0, size - len(unit[2])), mode="edge") for unit in units])[..., None]
-            past = np.array([unit[3] for unit in units])[:, None, None] * SEGMENT + np.arange(SEGMENT)
-            hidden = past > at
+        if units[0].masked:
+            past = np.array([unit.segment for unit in units])[:, None, None] * SEGMENT + np.arange(SEGMENT)
+            hidden = past > at[..., None]
             if self._window is not None:
-                hidden |= past <= at - self._window
-            mask = torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))).to(device, self._dtype)
-        return SegmentBatch(
-            slots=torch.from_numpy(slots).to(device),
-            tokens=torch.from_numpy(tokens).to(device),
-            mask=mask[:, None] if mask is not None else None,
-            kept=torch.from_numpy(kept).to(device),
-            rank=torch.from_numpy(rank).to(device),
-            token=torch.from_numpy(tokens.ravel()[kept]).to(device),
-        )
+                hidden |= past <= at[..., None] - self._window
+            # The query heads of a KV head are just more rows of it.
+            hidden = np.repeat(hidden, self._group, axis=1)[:, None]
+            mask = torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))).to(self._device, self._dtype)
+        slots = None if in_place else torch.from_numpy(np.concatenate([unit.slots for unit in units])).to(self._device)
+        packed_rows = torch.from_numpy(tokens.ravel()).to(self._device)
+        self.batches.append(SegmentBatch(len(units), int(units[0].slots[0]), slots, packed_rows, mask))
+
+
+def _runs(units: list[_Unit]) -> list[list[_Unit]]:
+    """The units, those together that lie one behind the other in the pool."""
+    runs: list[list[_Unit]] = []
+    # Where the next segment of the last run would begin; nowhere behind a scattered one.
+    end = -1
+    for unit in sorted(units, key=lambda unit: int(unit.slots[0])):
+        begin = int(unit.slots[0])
+        if not np.array_equal(unit.slots, np.arange(begin, begin + SEGMENT)):
+            runs.append([unit])
+            end = -1
+            continue
+        if begin == end:
+            runs[-1].append(unit)
+        else:
+            runs.append([unit])
+        end = begin + SEGMENT
+    return runs
 
 
 class DeterministicAttention:
@@ -139,38 +192,25 @@ class DeterministicAttention:
             ("segments", options.window, group, query.dtype),
             lambda: SegmentLayout(plan, options.window, group, query.dtype),
         )
-        out = query.new_zeros(layout.depth, *query.shape, dtype=torch.float32)
-        lse = query.new_full((layout.depth, *query.shape[:2]), float("-inf"), dtype=torch.float32)
-        for batch in layout.batches:
-            batch_out, batch_lse = _attend(query, kv, batch, options.scale)
-            out[batch.rank, batch.token] = batch_out
-            lse[batch.rank, batch.token] = batch_lse
-        joined, joined_lse = _join(out, lse, options.sinks)
+        outs, lses = zip(*(_attend(query, kv, batch, options.scale) for batch in layout.batches), strict=True)
+        nothing = outs[0].new_zeros(1, *outs[0].shape[1:]), lses[0].new_full((1, lses[0].shape[1]), float("-inf"))
+        out = torch.cat([*outs, nothing[0]]).index_select(0, layout.partials)
+        lse = torch.cat([*lses, nothing[1]]).index_select(0, layout.partials)
+        shape = (layout.depth, *query.shape[:2])
+        joined, joined_lse = _join(out.view(*shape, -1), lse.view(shape), options.sinks)
         return joined.to(query.dtype), joined_lse if options.want_lse else None
 
 
 def _attend(query: torch.Tensor, kv: LayerKV, batch: SegmentBatch, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output `[K, heads, dim]` and log-sum-exp `[K, heads]` of the results that count, in float32."""
+    """Output `[P * n, heads, dim]` and log-sum-exp `[P * n, heads]`, in float32."""
     _, heads, dim = query.shape
-    parts, size = batch.tokens.shape
-    group = heads // kv.kv_heads
-
-    def read(slots: torch.Tensor) -> torch.Tensor:
-        flat = slots.index_select(0, batch.slots).to(query.dtype)
-        return flat.view(parts, SEGMENT, kv.kv_heads, dim).transpose(1, 2)
-
-    rows = query.index_select(0, batch.tokens.flatten()).view(parts, size, kv.kv_heads, group, dim)
-    # The query heads of a KV head are just more rows of it.
-    rows = rows.transpose(1, 2).reshape(parts, kv.kv_heads, size * group, dim)
-    mask = batch.mask
-    if mask is not None and group > 1:
-        mask = mask.repeat_interleave(group, dim=2)
-    out, lse = cpu_kernel.flash(rows, read(kv.key_slots), read(kv.value_slots), scale, mask=mask)
-    out = out.reshape(parts, kv.kv_heads, size, group, dim).transpose(1, 2).reshape(parts * size, heads, dim)
-    lse = lse.reshape(parts, kv.kv_heads, size, group).transpose(1, 2).reshape(parts * size, heads)
-    if len(batch.kept) < parts * size:
-        out, lse = out.index_select(0, batch.kept), lse.index_select(0, batch.kept)
-    return out.float(), lse
+    shape = (batch.parts, -1, kv.kv_heads, heads // kv.kv_heads)
+    rows = query.index_select(0, batch.tokens).view(*shape, dim).transpose(1, 2).flatten(2, 3)
+    keys, values = batch.read(kv.key_slots).to(query.dtype), batch.read(kv.value_slots).to(query.dtype)
+    out, lse = cpu_kernel.flash(rows, keys, values, scale, mask=batch.mask)
+    of_rows = (batch.parts, kv.kv_heads, -1, heads // kv.kv_heads)
+    out = out.reshape(*of_rows, dim).transpose(1, 2).reshape(-1, heads, dim)
+    return out.float(), lse.reshape(of_rows).transpose(1, 2).reshape(-1, heads)
 
 
 def _join(out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -179,10 +219,11 @@ def _join(out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor | None) -> t
     if sinks is not None:
         peak = torch.maximum(peak, sinks.float())
     weights = in_full_vectors(torch.exp, lse - peak)
-    total, joined = weights[0].clone(), out[0] * weights[0, ..., None]
+    out *= weights[..., None]
+    total, joined = weights[0].clone(), out[0]
     for segment in range(1, len(out)):
         total += weights[segment]
-        joined += out[segment] * weights[segment, ..., None]
+        joined += out[segment]
     if sinks is not None:
         total += in_full_vectors(torch.exp, sinks.float() - peak)
     return joined / total[..., None], peak + in_full_vectors(torch.log, total)

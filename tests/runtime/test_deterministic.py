@@ -15,9 +15,11 @@ from torch import nn
 from runtime import row_invariant
 from runtime.attention.deterministic import SEGMENT
 from runtime.errors import InvalidRequest, ModelRefused
+from runtime.linear_groups import group_linears
 from runtime.loaded_model import LoadedModel
 from runtime.loader import load_model, prepare_model
-from runtime.row_invariant import RowInvariantLinear, RowTile, in_full_vectors, make_row_invariant
+from runtime.packed_product import packed_product, plain_product
+from runtime.row_invariant import RowTile, holds, in_full_vectors, make_row_invariant, on_tiles
 from tests.runtime.bit_equality import CASES, BitWork, bit_work, every_length_of_a_hit
 
 Case = Callable[[BitWork], None]
@@ -101,57 +103,79 @@ def test_families_come_out_with_the_same_bits(config: str, fields: dict[str, Any
     [
         # Experts see as many rows as happen to be sent to them.
         ("MixtralConfig", {"num_local_experts": 4}, "does not come out with the same bits"),
-        ("Gemma2Config", {}, "softcap"),
+        ("Gemma2Config", {}, "attention is 'deterministic': cannot serve this model here: has no softcap"),
     ],
 )
 def test_what_cannot_be_deterministic_is_refused(config: str, fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ModelRefused, match=reason):
+    with pytest.raises((ModelRefused, InvalidRequest), match=reason):
         deterministic(config, **fields)
 
 
-def test_a_layer_that_looks_at_its_neighbours_is_refused() -> None:
-    nosy = network()
+def nosy() -> Any:
+    """A network of which one layer looks at how many others came with a token."""
+    made = network()
 
     def nudge(_: Any, __: Any, out: torch.Tensor) -> torch.Tensor:
         return out * (1 + 1e-6 * out.shape[1])
 
-    nosy.model.layers[1].mlp.register_forward_hook(nudge)
-    prepare_model(nosy, None, name="nosy")
+    made.model.layers[1].mlp.register_forward_hook(nudge)
+    return made
+
+
+def test_a_layer_that_looks_at_its_neighbours_is_refused() -> None:
+    prepare_model(nosy(), None, name="nosy", forward="model")
     with pytest.raises(ModelRefused, match="in uneven chunks"):
-        prepare_model(nosy, None, name="nosy", deterministic=True)
+        prepare_model(nosy(), None, name="nosy", forward="model", deterministic=True)
 
 
-class ByRows(nn.Linear):
+def by_size(rows: torch.Tensor) -> torch.Tensor:
     """Its result depends on how many rows come at once, and on none of them in particular."""
+    return rows * (1 + 1e-6 * len(rows))
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return super().forward(inputs) * (1 + 1e-6 * len(inputs))
+
+def by_place(rows: torch.Tensor) -> torch.Tensor:
+    return rows * (1 + 1e-6 * (torch.arange(len(rows))[:, None] % 4))
 
 
 def test_products_run_at_one_size_where_the_size_shows() -> None:
-    layer = ByRows(24, 40)
-    assert not row_invariant._holds(layer, RowTile(4, 256))
-    assert row_invariant._holds(layer, RowTile(64, 64))
+    assert not holds(by_size, RowTile(4, 512), 24, torch.float32)
+    assert holds(by_size, RowTile(64, 64), 24, torch.float32)
+
+
+def test_a_product_that_knows_places_is_not_trusted() -> None:
+    assert not any(holds(by_place, tile, 24, torch.float32) for tile in row_invariant._TILES)
 
 
 def test_a_library_without_any_such_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_invariant, "_holds", lambda *_: False)
-    with pytest.raises(ModelRefused, match=r"layers.0.self_attn.q_proj .48 to 64, torch.float32"):
+    monkeypatch.setattr(row_invariant, "holds", lambda *_: False)
+    grouped = network()
+    group_linears(grouped, input_ids=torch.tensor([[1, 2]]), use_cache=False)
+    with pytest.raises(ModelRefused, match=r"layers.0.self_attn.q_proj .48 to 128, torch.float32"):
+        make_row_invariant(grouped)
+
+
+def test_a_layer_outside_every_group_is_refused() -> None:
+    with pytest.raises(ModelRefused, match=r"model.layers.0.self_attn.q_proj is a linear layer of a kind"):
         make_row_invariant(network())
 
 
-@pytest.mark.parametrize("tile", [RowTile(4, 256), RowTile(16, 16)])
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_row_has_the_same_bits_in_any_company(tile: RowTile, bias: bool) -> None:
+def test_a_row_has_the_same_bits_in_any_company(packed: bool, bias: bool) -> None:
     torch.manual_seed(0)
-    plain = nn.Linear(72, 40, bias=bias).requires_grad_(False)
-    layer = RowInvariantLinear(plain, tile)
-    rows = torch.randn(600, 72)
-    alone = torch.cat([layer(row[None]) for row in rows])
-    torch.testing.assert_close(alone, plain(rows))
-    for count in (1, 2, 3, 5, 16, 33, 255, 257, 600):
-        assert torch.equal(layer(rows[None, :count])[0], alone[:count])
-        assert torch.equal(layer(rows[-count:]), alone[-count:])
+    weight = torch.randn(40, 1536)
+    plain = plain_product(weight, torch.randn(40) if bias else None)
+    product = packed_product(weight, torch.randn(40) if bias else None) if packed else plain
+    assert product is not None
+    tile = next(tile for tile in row_invariant._TILES if holds(product, tile, 1536, torch.float32))
+    tiled = on_tiles(product, tile)
+    rows = torch.randn(1100, 1536)
+    with torch.inference_mode():
+        alone = torch.cat([tiled(row[None]) for row in rows])
+        torch.testing.assert_close(alone, product(rows), rtol=1e-4, atol=1e-3)
+        for count in (1, 2, 3, 5, 16, 33, 511, 513, 1100):
+            assert torch.equal(tiled(rows[None, :count])[0], alone[:count])
+            assert torch.equal(tiled(rows[-count:]), alone[-count:])
 
 
 @pytest.mark.parametrize("function", [nn.functional.silu, nn.functional.gelu, torch.exp])

@@ -124,7 +124,7 @@ def record_graphs(
     run: Callable[[StepPlan, torch.Tensor], torch.Tensor],
     *,
     device: torch.device,
-    in_place: bool,
+    fixed_shapes: bool,
     block_size: int,
     num_blocks: int,
     max_batch: int,
@@ -132,10 +132,10 @@ def record_graphs(
 ) -> DecodeGraphs | None:
     """Graphs where they can be had; else None, and the log says why: decoding then launches its kernels one by one.
 
-    in_place: whether attention reads pages in place, so that a step's shapes do not depend on its lengths.
+    fixed_shapes: whether attention gives a decode step shapes that depend on its number of rows alone.
     """
-    if not in_place:
-        log.warning("no CUDA graphs: this attention back end gathers KV, so every step has shapes of its own")
+    if not fixed_shapes:
+        log.warning("no CUDA graphs: with this attention back end every step has shapes of its own")
         return None
     try:
         return DecodeGraphs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.attention.choice import check_name, choose, make_backend, reads_in_place, survey
+from runtime.attention.choice import check_name, choose, fixed_shapes, make_backend, reads_in_place, survey
 from runtime.attention.interface import AttentionBackend, AttentionOptions
 from runtime.attention.needs import Needs
 from runtime.attention.reference import ReferenceAttention
@@ -16,6 +16,7 @@ __all__ = [
     "SdpaAttention",
     "check_name",
     "choose",
+    "fixed_shapes",
     "make_backend",
     "reads_in_place",
     "survey",

@@ -13,6 +13,7 @@ from runtime.attention.needs import Needs
 from runtime.attention.proof import disproof
 from runtime.attention.reference import ReferenceAttention
 from runtime.attention.sdpa import SdpaAttention
+from runtime.attention.shared_prefix import SharedPrefixAttention
 from runtime.attention.triton_backend import TritonAttention, triton_obstacle
 from runtime.attention.varlen import VarlenAttention, varlen_obstacle, varlen_reads_pages
 from runtime.errors import InvalidRequest
@@ -24,13 +25,15 @@ log = logging.getLogger(__name__)
 class Candidate:
     """A back end before it is made.
 
-    obstacle: why it cannot serve, None when it can. in_place: whether it reads pages of a size where they lie; then the
-    shapes that a step runs with do not depend on its lengths.
+    obstacle: why it cannot serve, None when it can. in_place: whether it reads pages of a size where they lie. cascade:
+    whether a step's calls go by what its rows share; by itself a step that reads in place has shapes that depend on
+    nothing but its row counts.
     """
 
     make: Callable[[], AttentionBackend]
     obstacle: Callable[[Needs], str | None]
     in_place: Callable[[int], bool]
+    cascade: bool = False
 
 
 def _nothing(_: Needs) -> None:
@@ -65,11 +68,15 @@ CANDIDATES: dict[str, Candidate] = {
     "varlen": Candidate(VarlenAttention, varlen_obstacle, lambda size: _pages(size) and varlen_reads_pages()),
     "triton": Candidate(TritonAttention, triton_obstacle, _always),
     "sdpa": Candidate(SdpaAttention, _nothing, _never),
+    "fa3+shared": Candidate(lambda: SharedPrefixAttention(FlashAttention3()), fa3_obstacle, _always, cascade=True),
+    "triton+shared": Candidate(
+        lambda: SharedPrefixAttention(TritonAttention()), triton_obstacle, _always, cascade=True
+    ),
     "reference": Candidate(ReferenceAttention, _nothing, _never),
     "deterministic": Candidate(DeterministicAttention, _deterministic_obstacle, _never),
 }
 # Taken when named, never by themselves.
-_BY_NAME_ONLY = ("reference", "deterministic")
+_BY_NAME_ONLY = ("fa3+shared", "triton+shared", "reference", "deterministic")
 
 
 def check_name(name: str) -> None:
@@ -87,6 +94,11 @@ def make_backend(name: str) -> AttentionBackend:
 def reads_in_place(name: str, block_size: int) -> bool:
     """Whether the back end of that name reads pages of this size where they lie."""
     return CANDIDATES[name].in_place(block_size)
+
+
+def fixed_shapes(name: str, block_size: int) -> bool:
+    """Whether a decode step's shapes follow from its number of rows alone, so that a CUDA graph can be recorded."""
+    return reads_in_place(name, block_size) and not CANDIDATES[name].cascade
 
 
 def in_order(block_size: int) -> list[str]:

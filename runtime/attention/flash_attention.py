@@ -15,7 +15,7 @@ from runtime.attention.cpu_kernel import add_sinks
 from runtime.attention.gathered import gather
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.needs import Needs, library, needs_gpu, needs_half, needs_one_dim
-from runtime.attention.paged_layout import paged_layout
+from runtime.attention.paged_layout import PagedLayout, paged_layout
 from runtime.batch import StepPlan
 from runtime.kv_pool import LayerKV
 
@@ -31,14 +31,26 @@ class FlashAttention3:
     def __init__(self) -> None:
         from flash_attn_interface import flash_attn_with_kvcache
 
-        self._attend = flash_attn_with_kvcache
+        self._call = flash_attn_with_kvcache
 
     def __call__(
         self, query: torch.Tensor, kv: LayerKV, plan: StepPlan, options: AttentionOptions
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        layout = paged_layout(plan)
+        return self.attend(query, kv, plan, paged_layout(plan), options)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        kv: LayerKV,
+        plan: StepPlan,
+        layout: PagedLayout,
+        options: AttentionOptions,
+        *,
+        causal: bool = True,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As PagedKernel says."""
         wants_lse = options.want_lse or options.sinks is not None
-        found = self._attend(
+        found = self._call(
             query.contiguous(),
             kv.keys,
             kv.values,
@@ -47,7 +59,7 @@ class FlashAttention3:
             cu_seqlens_q=layout.cu_q,
             max_seqlen_q=layout.max_q,
             softmax_scale=options.scale,
-            causal=True,
+            causal=causal,
             window_size=left_window(options),
             softcap=options.softcap or 0.0,
             return_softmax_lse=wants_lse,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,19 +47,26 @@ def split(packed: Any, count: int, width: int) -> tuple[Any, Any, Any, Any]:
 
 def paged_layout(plan: StepPlan) -> PagedLayout:
     """The layout of a step, built once and sent to the device in one copy."""
-    return plan.derived("paged", lambda: _build(plan))
+    return plan.derived(
+        "paged",
+        lambda: lay_out(
+            plan,
+            [row.q_len for row in plan.rows],
+            [row.kv_len for row in plan.rows],
+            [row.table for row in plan.rows],
+        ),
+    )
 
 
-def _build(plan: StepPlan) -> PagedLayout:
-    count = len(plan.rows)
-    width = max(len(row.table) for row in plan.rows)
-    q_lens = np.array([row.q_len for row in plan.rows])
+def lay_out(plan: StepPlan, q_lens: Sequence[int], kv_lens: Sequence[int], tables: Sequence[np.ndarray]) -> PagedLayout:
+    """Rows of these lengths and block ids, at least one a row, on the plan's device."""
+    count, width = len(q_lens), max(map(len, tables))
     packed = pack(count, width)
-    cu_q, kv_lens, cu_kv, table = split(packed, count, width)
-    kv_lens[:] = [row.kv_len for row in plan.rows]
+    cu_q, lens, cu_kv, table = split(packed, count, width)
+    lens[:] = kv_lens
     cu_q[1:] = np.cumsum(q_lens)
-    cu_kv[1:] = np.cumsum(kv_lens)
-    for index, row in enumerate(plan.rows):
-        table[index, : len(row.table)] = row.table
-        table[index, len(row.table) :] = row.table[0]
-    return PagedLayout(*split(plan.to_device(packed), count, width), q_lens, int(kv_lens.max()))
+    cu_kv[1:] = np.cumsum(lens)
+    for index, blocks in enumerate(tables):
+        table[index, : len(blocks)] = blocks
+        table[index, len(blocks) :] = blocks[0]
+    return PagedLayout(*split(plan.to_device(packed), count, width), np.array(q_lens), int(lens.max()))

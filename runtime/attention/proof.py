@@ -16,9 +16,11 @@ from runtime.kv_pool import KVPool, LayerKV, LayerShape
 
 # Largest distance of an output or a log-sum-exp from the reference's, for numbers of about one.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-# Rows as (cached, new): decode, a fresh chunk, a chunk behind a prefix, a first token.
+# Rows as (cached, new). Decode, a fresh chunk, a chunk behind a prefix, a first token; decode alone; branches.
 MIXED = ((299, 1), (0, 40), (70, 25), (0, 1))
 DECODE = ((299, 1), (0, 1), (33, 1))
+BRANCHES = ((1350, 1), (1290, 3), (1301, 1))
+TRUNK_TOKENS = 1280
 _KV_HEADS, _GROUP = 2, 4
 _WINDOW, _SOFTCAP = 29, 3.0
 
@@ -51,7 +53,10 @@ def trial(
     kv_heads: int = _KV_HEADS,
     group: int = _GROUP,
 ) -> Trial:
-    """Random queries and KV of these rows `(cached, new)`, in scattered blocks of a pool of NaN."""
+    """Random queries and KV of these rows `(cached, new)`, in scattered blocks of a pool of NaN.
+
+    BRANCHES have the blocks of their first TRUNK_TOKENS in common.
+    """
     size = needs.block_size
     counts = [-(-(cached + new) // size) for cached, new in rows]
     shape = LayerShape(0, kv_heads, *dims)
@@ -60,6 +65,9 @@ def trial(
     # Block 0 belongs to nobody: an index that was left at zero reads NaN.
     order = np.random.default_rng(3).permutation(np.arange(1, total)).astype(np.int32)
     tables = np.split(order, np.cumsum(counts)[:-1])
+    if rows == BRANCHES:
+        trunk = tables[0][: TRUNK_TOKENS // size]
+        tables = [np.concatenate([trunk, table[len(trunk) :]]) for table in tables]
     items = [
         BatchItem(np.zeros(new, np.int32), cached, table) for (cached, new), table in zip(rows, tables, strict=True)
     ]
@@ -94,7 +102,7 @@ def _trials(needs: Needs) -> Iterator[Trial]:
     sinks = torch.linspace(-1, 2, _KV_HEADS * _GROUP, device=needs.device) if needs.sinks else None
     softcap = _SOFTCAP if needs.softcap else None
     for dims in sorted(needs.dims):
-        for rows in (MIXED, DECODE):
+        for rows in (MIXED, DECODE, BRANCHES):
             for window in (None, _WINDOW) if needs.window else (None,):
                 scale = dims[0] ** -0.5
                 yield trial(needs, dims, rows, AttentionOptions(scale, window, softcap, sinks, want_lse=True))

@@ -62,9 +62,21 @@ class TritonAttention:
     def __call__(
         self, query: torch.Tensor, kv: LayerKV, plan: StepPlan, options: AttentionOptions
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        layout = paged_layout(plan)
+        return self.attend(query, kv, plan, paged_layout(plan), options)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        kv: LayerKV,
+        plan: StepPlan,
+        layout: PagedLayout,
+        options: AttentionOptions,
+        *,
+        causal: bool = True,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As PagedKernel says."""
         group = query.shape[1] // kv.kv_heads
-        work = plan.derived(("tiles", group), lambda: cut(layout, plan, group, long_rows(query, kv)))
+        work = plan.derived(("tiles", id(layout), group), lambda: cut(layout, plan, group, long_rows(query, kv)))
         value_dim = kv.values.shape[-1]
         out = query.new_empty(query.shape[0], query.shape[1], value_dim)
         lse = query.new_empty(query.shape[:2], dtype=torch.float32)
@@ -75,12 +87,12 @@ class TritonAttention:
             if tiles is work.short:
                 splits = self._splits or split_count(tiles.count * kv.kv_heads, layout.max_kv, query.device)
             if splits == 1:
-                _attend(query, kv, layout, tiles, tiles.packed, options, out[None], lse[None])
+                _attend(query, kv, layout, tiles, tiles.packed, options, causal, out[None], lse[None])
             else:
                 count = len(tiles.tokens)
                 parts = out.new_empty(splits, count, *out.shape[1:], dtype=torch.float32)
                 part_lses = lse.new_empty(splits, count, lse.shape[1])
-                _attend(query, kv, layout, tiles, tiles.numbers, options, parts, part_lses)
+                _attend(query, kv, layout, tiles, tiles.numbers, options, causal, parts, part_lses)
                 _merge(parts, part_lses, tiles.tokens, out, lse)
         return out, lse
 
@@ -140,6 +152,7 @@ def _attend(
     tiles: Tiles,
     targets: torch.Tensor,
     options: AttentionOptions,
+    causal: bool,
     out: torch.Tensor,
     lse: torch.Tensor,
 ) -> None:
@@ -186,6 +199,7 @@ def _attend(
             HAS_WINDOW=options.window is not None,
             HAS_SOFTCAP=options.softcap is not None,
             HAS_SINKS=options.sinks is not None,
+            CAUSAL=causal,
             # Tensor cores would round float32 to 10 bits of mantissa.
             PRECISION="ieee" if full else "tf32",
             num_warps=8 if tiles.block_m >= 128 else 4,

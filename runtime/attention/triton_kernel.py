@@ -60,6 +60,7 @@ def attend(
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    CAUSAL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """One tile: `BLOCK_M // GROUP` queries of one row, all heads of one KV head, one part of the row's KV.
@@ -67,7 +68,7 @@ def attend(
     Grid `(tiles, kv_heads, SPLITS)`. Tile i holds the queries of row tile_rows[i] from its query tile_firsts[i] on,
     and writes them to out from index tile_outs[i] on. out is `[SPLITS, n, heads, VALUE_DIM]` and lse
     `[SPLITS, n, heads]` by strides; a part without keys has the output 0 and the log-sum-exp minus infinity, as has a
-    row whose KV length is 0.
+    row whose KV length is 0. CAUSAL says that a row's queries are the last of its positions; otherwise they see all.
     """
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -78,7 +79,7 @@ def attend(
     q_begin = tl.load(cu_q + row)
     q_len = tl.load(cu_q + row + 1) - q_begin
     kv_len = tl.load(kv_lens + row)
-    start = kv_len - q_len
+    start = kv_len - q_len if CAUSAL else kv_len
 
     lane = tl.arange(0, BLOCK_M)
     in_row = first + lane // GROUP
@@ -97,7 +98,7 @@ def attend(
     )
 
     last = tl.minimum(first + BLOCK_M // GROUP, q_len)
-    end = tl.where(kv_len > 0, start + last, 0)
+    end = tl.where(kv_len > 0, start + last, 0) if CAUSAL else kv_len
     begin = 0
     if HAS_WINDOW:
         begin = tl.maximum(start + first - window + 1, 0)

@@ -24,7 +24,7 @@ from runtime.gpu_check.correctness import check_backends, check_graphs, check_hi
 from runtime.gpu_check.peaks import peaks
 from runtime.gpu_check.plan import FULL, SMALL
 from runtime.gpu_check.shapes import SIZES, build
-from runtime.gpu_check.speed import measure_decode, measure_first_tokens, measure_prefill, pool_tokens
+from runtime.gpu_check.speed import measure_decode, measure_first_tokens, measure_prefill, measure_shared, pool_tokens
 from runtime.loader import pick_device, pick_dtype
 from runtime.model_runner import ModelRunner
 
@@ -74,6 +74,8 @@ def _run(options: argparse.Namespace) -> int:
     print(report.prefill(prefill), flush=True)
     decode = measure_decode(runner, costs, limits, plan, began + options.seconds - 60)
     print(report.decode(decode), flush=True)
+    shared = measure_shared(runner, plan)
+    print(report.shared(shared), flush=True)
     del runner
     gc.collect()
     if device.type == "cuda":
@@ -89,6 +91,7 @@ def _run(options: argparse.Namespace) -> int:
         "logits": [asdict(one) for one in answers],
         "prefill": [asdict(one) for one in prefill],
         "decode": [asdict(one) for one in decode],
+        "shared": [asdict(one) for one in shared],
         "first_token": [asdict(one) for one in first],
         "right": right,
         "seconds": time.monotonic() - began,

@@ -11,7 +11,7 @@ import torch
 from runtime.attention.choice import CANDIDATES
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.needs import Needs
-from runtime.attention.proof import DECODE, MIXED, TOLERANCE, trial
+from runtime.attention.proof import BRANCHES, DECODE, MIXED, TOLERANCE, trial
 from runtime.batch import BatchItem, StepPlan
 from runtime.gpu_check.peaks import best_seconds
 from runtime.gpu_check.plan import CheckPlan
@@ -77,7 +77,7 @@ def _check_backend(name: str, needs: Needs, plan: CheckPlan) -> BackendReport:
             continue
         try:
             backend = candidate.make()
-            for rows in (MIXED, DECODE):
+            for rows in (MIXED, DECODE, BRANCHES):
                 (dims,) = asked.dims
                 with torch.inference_mode():
                     errors.append(trial(asked, dims, rows, options).error(backend))
@@ -160,6 +160,20 @@ def decode_items(runner: ModelRunner, batch: int, context: int) -> list[BatchIte
     tokens = _tokens(runner, batch, 3)
     return [
         BatchItem(tokens[index : index + 1], context, table) for index, table in enumerate(order.reshape(batch, blocks))
+    ]
+
+
+def branch_items(runner: ModelRunner, batch: int, context: int) -> list[BatchItem] | None:
+    """The same for branches that share all blocks but their last four; None when they do not fit into the pool."""
+    own, blocks = 4, context // runner.pool.block_size + 1
+    trunk = blocks - own
+    if trunk < 1 or trunk + batch * own > runner.num_blocks:
+        return None
+    tokens = _tokens(runner, batch, 3)
+    leaves = np.arange(trunk, trunk + batch * own).reshape(batch, own)
+    return [
+        BatchItem(tokens[index : index + 1], context, np.concatenate([np.arange(trunk), leaf]).astype(np.int32))
+        for index, leaf in enumerate(leaves)
     ]
 
 

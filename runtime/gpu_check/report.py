@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime.gpu_check.correctness import BackendReport, LogitReport
-from runtime.gpu_check.speed import DecodeReport, FirstTokenReport, PrefillReport
+from runtime.gpu_check.speed import DecodeReport, FirstTokenReport, PrefillReport, SharedReport
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -52,6 +52,11 @@ def decode(reports: Sequence[DecodeReport]) -> str:
     ]
     head = ["context", "batch", "step ms", "without graphs", "of the memory's limit"]
     return table("Decode (- does not fit, or out of time)", head, rows)
+
+
+def shared(reports: Sequence[SharedReport]) -> str:
+    rows = [[str(r.context), str(r.batch), _ms(r.step_ms), _ms(r.shared_ms)] for r in reports]
+    return table("Decode of branches of one trunk", ["context", "batch", "step ms", "trunk read once"], rows)
 
 
 def first_tokens(reports: Sequence[FirstTokenReport]) -> str:

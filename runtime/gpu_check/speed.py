@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from radix import Namespace
+from runtime.attention.choice import CANDIDATES
 from runtime.batch import BatchItem, StepPlan
 from runtime.engine import Engine, EngineConfig
 from runtime.events import Event, FailedEvent, FinishedEvent
-from runtime.gpu_check.correctness import decode_items
+from runtime.gpu_check.correctness import branch_items, decode_items
 from runtime.gpu_check.peaks import Peaks, best_seconds
 from runtime.gpu_check.plan import CheckPlan
 from runtime.gpu_check.shapes import Costs
@@ -44,6 +45,17 @@ class DecodeReport:
     step_ms: float | None
     ordinary_ms: float | None
     share: float | None
+
+
+@dataclass(frozen=True)
+class SharedReport:
+    """Milliseconds of a decode step of `batch` rows that share all of their context but the last tokens: as the runner
+    runs it, and with what they share attended once. None where no back end does that here."""
+
+    batch: int
+    context: int
+    step_ms: float
+    shared_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,26 @@ def measure_decode(
             ordinary = _step_seconds(runner, items, plan.steps, recorded=False)
             moved = costs.step_bytes(batch * context, runner.pool.bytes_per_token)
             found.append(DecodeReport(batch, context, 1000 * step, 1000 * ordinary, moved / step / peaks.bytes_per_s))
+    return found
+
+
+def measure_shared(runner: ModelRunner, plan: CheckPlan) -> list[SharedReport]:
+    """Branches of one trunk at every context."""
+    name = f"{runner.backend.name}+shared"
+    own = runner.backend
+    batch = max(size for size in plan.batches if size <= plan.attention_batch)
+    found = []
+    for context in plan.contexts:
+        items = branch_items(runner, batch, context)
+        if items is None:
+            continue
+        step = 1000 * _step_seconds(runner, items, plan.steps, recorded=True)
+        shared = None
+        if name in CANDIDATES:
+            runner.backend = CANDIDATES[name].make()
+            shared = 1000 * _step_seconds(runner, items, plan.steps, recorded=False)
+            runner.backend = own
+        found.append(SharedReport(batch, context, step, shared))
     return found
 
 

@@ -15,8 +15,10 @@ import numpy as np
 import torch
 
 from runtime.attention.interface import AttentionOptions
+from runtime.attention.paged_layout import PagedLayout, paged_layout
 from runtime.attention.reference import attend_row
-from runtime.batch import Row
+from runtime.batch import Row, StepPlan
+from runtime.kv_pool import LayerKV
 
 Keys = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -70,27 +72,76 @@ def packed(keys: torch.Tensor, values: torch.Tensor, cu: torch.Tensor, longest: 
     return list(zip(torch.split(keys, lengths), torch.split(values, lengths), strict=True))
 
 
-def compute(
-    query: torch.Tensor, q_lens: list[int], kv: Keys, scale: float, window: int | None, softcap: float
+def attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, options: AttentionOptions, causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output `[T, heads, dim]` and log-sum-exp `[heads, T]` under a causal mask aligned to the last query and key."""
+    """One row: output `[T, heads, dim]` and log-sum-exp `[T, heads]`, float32; causal from the last query and key."""
+    seen = len(keys)
+    if seen == 0 or len(query) == 0:
+        return torch.zeros(*query.shape[:2], values.shape[-1]), torch.full(query.shape[:2], float("-inf"))
+    pieces = [query] if causal else list(query.split(1))
+    nobody = np.empty(0, np.int32)
+    rows = [Row(0, len(piece), seen - len(piece), seen, nobody) for piece in pieces]
+    assert rows[0].start >= 0
+    found = [
+        attend_row(piece.float(), keys.float(), values.float(), row, options)
+        for piece, row in zip(pieces, rows, strict=True)
+    ]
+    return torch.cat([out for out, _ in found]), torch.cat([lse for _, lse in found])
+
+
+class PagedReference:
+    """A kernel in plain steps that reads nothing but what paged kernels are given."""
+
+    name = "paged-reference"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[bool, list[int], list[int]]] = []
+
+    def __call__(
+        self, query: torch.Tensor, kv: LayerKV, plan: StepPlan, options: AttentionOptions
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.attend(query, kv, plan, paged_layout(plan), options)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        kv: LayerKV,
+        plan: StepPlan,
+        layout: PagedLayout,
+        options: AttentionOptions,
+        *,
+        causal: bool = True,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        q_lens = check_lengths(layout.cu_q, query.shape[0], layout.max_q)
+        assert q_lens == layout.q_lens.tolist()
+        self.calls.append((causal, q_lens, layout.kv_lens.tolist()))
+        found = paged(kv.keys, kv.values, layout.table, layout.kv_lens, 1)
+        outs = [attend(one, k, v, options, causal) for one, (k, v) in zip(query.split(q_lens), found, strict=True)]
+        return torch.cat([out for out, _ in outs]).to(query.dtype), torch.cat([lse for _, lse in outs])
+
+
+def compute(
+    query: torch.Tensor,
+    q_lens: list[int],
+    kv: Keys,
+    scale: float,
+    window: int | None,
+    softcap: float,
+    causal: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output `[T, heads, dim]` and log-sum-exp `[heads, T]`."""
     assert query.dtype in (torch.float16, torch.bfloat16)
     assert query.shape[-1] % 8 == 0
     assert query.shape[-1] <= 256
     assert query.stride(-1) == 1
     options = AttentionOptions(scale, window, softcap if softcap > 0 else None)
     outs, lses = [], []
-    for one, length, (keys, values) in zip(torch.split(query, q_lens), q_lens, kv, strict=True):
+    for one, (keys, values) in zip(torch.split(query, q_lens), kv, strict=True):
         assert keys.dtype == values.dtype == query.dtype
         assert keys.shape[-1] == values.shape[-1] == query.shape[-1]
-        if len(keys) == 0 or length == 0:
-            outs.append(torch.zeros_like(one))
-            lses.append(torch.full(one.shape[:2], float("-inf")))
-            continue
         assert query.shape[1] % keys.shape[1] == 0
-        row = Row(0, length, len(keys) - length, len(keys), np.empty(0, np.int32))
-        assert row.start >= 0
-        out, lse = attend_row(one.float(), keys.float(), values.float(), row, options)
+        out, lse = attend(one, keys, values, options, causal)
         outs.append(out.to(query.dtype))
         lses.append(lse)
     return torch.cat(outs), torch.cat(lses).transpose(0, 1).contiguous()
@@ -132,11 +183,10 @@ def flash_attn_3() -> ModuleType:
         sm_margin: int = 0,
         return_softmax_lse: bool = False,
     ) -> Any:
-        assert causal
-        window = check_window(window_size, causal)
+        window = check_window(window_size, causal) if window_size != (-1, -1) else None
         q_lens = check_lengths(cu_seqlens_q, q.shape[0], max_seqlen_q)
         kv = paged(k_cache, v_cache, page_table, cache_seqlens, 1)
-        out, lse = compute(q, q_lens, kv, softmax_scale, window, softcap)
+        out, lse = compute(q, q_lens, kv, softmax_scale, window, softcap, causal)
         # The library returns the buffers of its splits behind the two.
         return (out, lse, None, None) if return_softmax_lse else out
 

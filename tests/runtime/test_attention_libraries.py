@@ -15,7 +15,8 @@ import torch.nn.attention.varlen as torch_varlen
 from runtime.attention.flash_attention import FlashAttention2, FlashAttention3
 from runtime.attention.interface import AttentionBackend, AttentionOptions
 from runtime.attention.needs import Needs
-from runtime.attention.proof import DECODE, MIXED, TOLERANCE, Trial, trial
+from runtime.attention.proof import BRANCHES, DECODE, MIXED, TOLERANCE, Trial, trial
+from runtime.attention.shared_prefix import SharedPrefixAttention
 from runtime.attention.varlen import VarlenAttention
 from tests.runtime import attention_libraries as libraries
 
@@ -44,14 +45,15 @@ def check(backend: AttentionBackend, one: Trial) -> None:
     assert (lse is not None) >= one.options.want_lse
 
 
-@pytest.mark.parametrize("rows", [MIXED, DECODE], ids=["mixed", "decode"])
+@pytest.mark.parametrize("rows", [MIXED, DECODE, BRANCHES], ids=["mixed", "decode", "branches"])
 @pytest.mark.parametrize("block_size", [1, 16, 256])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_flash_attention_3(
     name: str, block_size: int, rows: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "flash_attn_interface", libraries.flash_attn_3())
-    check(FlashAttention3(), make(rows, block_size, OPTIONS[name]))
+    for backend in (FlashAttention3(), SharedPrefixAttention(FlashAttention3())):
+        check(backend, make(rows, block_size, OPTIONS[name]))
 
 
 @pytest.mark.parametrize(

@@ -14,40 +14,18 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from runtime import cuda_graphs
-from runtime.attention.interface import AttentionOptions
 from runtime.attention.paged_layout import paged_layout
-from runtime.attention.reference import attend_row
-from runtime.batch import BatchItem, Row, StepPlan
+from runtime.batch import BatchItem
 from runtime.cuda_graphs import DecodeGraphs, batches, lengths, record_graphs
 from runtime.errors import InvalidRequest
-from runtime.kv_pool import LayerKV
 from runtime.loaded_model import LoadedModel
 from runtime.loader import prepare_model
 from runtime.model_runner import ModelRunner
 from runtime.static_step import StaticStep
-from tests.runtime.attention_libraries import paged
+from tests.runtime.attention_libraries import PagedReference
 
 BLOCK, BLOCKS, VOCAB = 4, 40, 60
 CPU = torch.device("cpu")
-
-
-class PagedReference:
-    """Reads nothing but what a paged kernel is given."""
-
-    name = "paged-reference"
-
-    def __call__(
-        self, query: torch.Tensor, kv: LayerKV, plan: StepPlan, options: AttentionOptions
-    ) -> tuple[torch.Tensor, None]:
-        layout = paged_layout(plan)
-        out = torch.zeros(query.shape[0], query.shape[1], kv.values.shape[-1])
-        found = paged(kv.keys, kv.values, layout.table, layout.kv_lens, 1)
-        for index, (keys, values) in enumerate(found):
-            begin, end = layout.cu_q[index : index + 2].tolist()
-            if len(keys):
-                row = Row(begin, end - begin, len(keys) - (end - begin), len(keys), np.empty(0, np.int32))
-                out[begin:end] = attend_row(query[begin:end], keys, values, row, options)[0]
-        return out, None
 
 
 class PlainRecorder:
@@ -201,9 +179,9 @@ def test_the_step_is_one_buffer() -> None:
     assert paged_layout(step).table.tolist() == [[7, 8, 7], [7, 8, 7], [BLOCKS] * 3, [BLOCKS] * 3]
 
 
-@pytest.mark.parametrize(("in_place", "why"), [(False, "gathers KV"), (True, "recording failed: no driver")])
+@pytest.mark.parametrize(("fixed_shapes", "why"), [(False, "shapes of its own"), (True, "recording failed: no driver")])
 def test_without_graphs_the_log_says_why(
-    in_place: bool, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fixed_shapes: bool, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_driver(_: torch.device) -> None:
         raise RuntimeError("no driver")
@@ -212,7 +190,7 @@ def test_without_graphs_the_log_says_why(
     found = record_graphs(
         lambda *_: torch.empty(0),
         device=torch.device("cuda"),
-        in_place=in_place,
+        fixed_shapes=fixed_shapes,
         block_size=16,
         num_blocks=8,
         max_batch=4,

@@ -18,8 +18,11 @@ import numpy as np
 import torch
 
 from runtime.attention.interface import AttentionOptions
+from runtime.attention.needs import Needs
 from runtime.attention.paged_layout import PagedLayout, split
+from runtime.attention.proof import BRANCHES, trial
 from runtime.attention.reference import ReferenceAttention
+from runtime.attention.shared_prefix import SharedPrefixAttention
 from runtime.attention.triton_backend import TritonAttention, block_n
 from runtime.batch import BatchItem, StepPlan
 from runtime.kv_pool import KVPool, LayerKV, LayerShape
@@ -139,6 +142,13 @@ def padding() -> dict[str, float]:
     }
 
 
+def branches() -> float:
+    """The largest distance from the reference when rows share a beginning that is attended once for all of them."""
+    needs = Needs(torch.device("cpu"), F32, F32, 64, None, frozenset())
+    one = trial(needs, (16, 16), BRANCHES, AttentionOptions(0.2, want_lse=True), kv_heads=1, group=2)
+    return one.error(SharedPrefixAttention(TritonAttention(2)))
+
+
 def family_errors() -> dict[str, float]:
     """Whole models whose layers attend through the kernel: the largest relative distance of a row of logits."""
     import transformers
@@ -193,7 +203,7 @@ def compile_all(capability: int) -> dict[str, dict[str, int]]:
             "BLOCK_M": block_m,
             "BLOCK_N": block_n(dim, full),
             "SPLITS": splits,
-            **dict.fromkeys(("HAS_WINDOW", "HAS_SOFTCAP", "HAS_SINKS"), True),
+            **dict.fromkeys(("HAS_WINDOW", "HAS_SOFTCAP", "HAS_SINKS", "CAUSAL"), True),
             "PRECISION": "ieee" if full else "tf32",
         }
         types = dict.fromkeys(("query", "keys", "values"), kinds[dtype])
@@ -233,4 +243,4 @@ if __name__ == "__main__":
         print(json.dumps(compile_all(int(sys.argv[1].removeprefix("sm_")))))
     else:
         errors = {name: error(case) for name, case in CASES.items()}
-        print(json.dumps({"cases": errors, "padding": padding(), "families": family_errors()}))
+        print(json.dumps({"cases": errors, "padding": padding(), "branches": branches(), "families": family_errors()}))

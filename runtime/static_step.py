@@ -82,7 +82,7 @@ class StaticStep(StepPlan):
     def _send(self) -> None:
         self._there.copy_(self._host, non_blocking=True)
         if self._sent is not None:
-            self._sent.record()
+            self._sent.record(torch.cuda.current_stream(self.device))
 
 
 def _parts(buffer: Any, batch: int, width: int) -> tuple[Any, tuple[Any, Any, Any, Any]]:

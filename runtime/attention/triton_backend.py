@@ -20,7 +20,8 @@ MIN_ROWS = 16
 SHORT_ROWS = 64
 # A part of split KV shorter than this costs more to merge than it gains.
 MIN_PART = 256
-MAX_SPLITS = 32
+# Each is a kernel to compile.
+SPLITS = (1, 4, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ def cut(layout: PagedLayout, plan: StepPlan, group: int, block_m: int) -> TileWo
     if len(short):
         lens = q_lens[short]
         tokens = np.concatenate([np.arange(s, s + n) for s, n in zip(starts[short], lens, strict=True)])
-        lanes = max(MIN_ROWS, _power_of_two(int(lens.max()) * group))
+        # Two sizes only: each is a kernel to compile.
+        lanes = MIN_ROWS if int(lens.max()) * group <= MIN_ROWS else max(SHORT_ROWS, _power_of_two(group))
         made[0] = _tiles(
             plan, short, np.zeros_like(short), starts[short], np.cumsum(lens) - lens, tokens, block_m=lanes
         )
@@ -134,10 +136,9 @@ def long_rows(query: torch.Tensor, kv: LayerKV) -> int:
 
 
 def split_count(programs: int, max_kv: int, device: torch.device) -> int:
-    """Parts to cut KV into so that `programs` tiles become about two for each multiprocessor; a power of two."""
-    wanted = 2 * _multiprocessors(device) // max(programs, 1)
-    most = min(wanted, max_kv // MIN_PART, MAX_SPLITS)
-    return 1 << (most.bit_length() - 1) if most > 1 else 1
+    """Parts to cut KV into so that `programs` tiles become up to two for each multiprocessor; one of SPLITS."""
+    most = min(2 * _multiprocessors(device) // max(programs, 1), max_kv // MIN_PART)
+    return max(splits for splits in SPLITS if splits <= max(most, 1))
 
 
 @lru_cache

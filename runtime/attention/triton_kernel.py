@@ -16,8 +16,13 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
 
 
-# Specialising on these would compile the kernel anew for every width of table and number of tokens.
-@triton.jit(do_not_specialize=["window", "out_split", "lse_split", "table_row"])
+# Triton compiles a kernel anew for arguments that are or are not multiples of 16. These change from step to step, and
+# the tensors among them are views of one buffer that begin anywhere.
+_LAYOUT = ["table", "cu_q", "kv_lens", "tile_rows", "tile_firsts", "tile_outs", "tokens"]
+_SIZES = ["window", "out_split", "lse_split", "part_split", "table_row"]
+
+
+@triton.jit(do_not_specialize=_LAYOUT + _SIZES)
 def attend(
     query,
     keys,
@@ -162,7 +167,7 @@ def attend(
     )
 
 
-@triton.jit(do_not_specialize=["part_split", "lse_split"])
+@triton.jit(do_not_specialize=_LAYOUT + _SIZES)
 def merge(
     parts,
     part_lses,

@@ -95,7 +95,7 @@ def test_tiles_cover_every_query_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("programs", "max_kv", "wanted"), [(8, 4096, 16), (8, 255, 1), (8, 1024, 4), (10**6, 10**6, 1), (1, 10**6, 32)]
+    ("programs", "max_kv", "wanted"), [(8, 4096, 16), (8, 255, 1), (8, 1800, 4), (10**6, 10**6, 1), (1, 10**6, 32)]
 )
 def test_splits_fill_the_device(programs: int, max_kv: int, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from runtime.attention import triton_backend

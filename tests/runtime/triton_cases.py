@@ -184,8 +184,8 @@ def family_errors() -> dict[str, float]:
 
 # Query and pool dtype, head dimension, lanes of a tile, parts.
 COMPILED = [(BF16, 128, 128, 1), (BF16, 128, 16, 8), (F32, 64, 16, 8)]
-# What the launcher finds at a step: these are not multiples of 16, or not known to be.
-_UNALIGNED = ("scale", "softcap", "window", "lse_token", "out_split", "lse_split", "part_split", "table_row")
+# Of the arguments that Triton looks at, these are no multiples of 16 at a step.
+_UNALIGNED = ("scale", "softcap", "lse_token")
 
 
 def compile_all(capability: int) -> dict[str, dict[str, int]]:
@@ -225,7 +225,8 @@ def _compile(kernel: Any, types: dict[str, str], constants: dict[str, Any], capa
 
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
-    aligned = [i for i, name in enumerate(names) if name not in constants and name not in _UNALIGNED]
+    looked_at = [p for p in kernel.params if not p.do_not_specialize and p.name not in constants]
+    aligned = [p.num for p in looked_at if p.name not in _UNALIGNED]
     source = ASTSource(kernel, signature, constants, {(i,): [["tt.divisibility", 16]] for i in aligned})
     target = GPUTarget("cuda", capability, 32)
     compiled = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": 2})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from runtime.sampling_params import SamplingParams
 
 # Transformers' warpers ask for the token history and do not read it.
 _NO_HISTORY = cast(torch.LongTensor, torch.empty((1, 0), dtype=torch.int64))
+# A nucleus is looked for among tokens at least this share as likely as the likeliest, then the square of it, and so on.
+_NUCLEUS_STEP = 32.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +101,18 @@ class TokenSampler:
         return self._penalties.apply(row[None], output) if self._penalties.active else row[None]
 
     def _draw(self, token_ids: torch.Tensor, probs: torch.Tensor) -> int:
-        cumulative = torch.cumsum(probs, dim=-1)
+        cumulative = torch.cumsum(probs, dim=-1).numpy()
         total = cumulative[-1]
-        drawn = torch.searchsorted(cumulative, total * self._random.random(), right=True)
+        point = total * self._random.random()
         # Rounding may lift the product to the total: then the last token that has any mass is meant.
-        last = torch.searchsorted(cumulative, total, right=False)
-        return int(token_ids[torch.minimum(drawn, last)])
+        drawn = cumulative.searchsorted(point, side="right" if point < total else "left")
+        return int(token_ids[drawn])
 
     def _filtered(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        token_ids = torch.arange(scores.shape[-1])
-        # The largest score becomes 0, so that no temperature, however small, makes it overflow.
+        token_ids = _all_ids(scores.shape[-1])
         scores = scores.double()
-        scores = scores - scores.max()
+        # The largest score becomes 0, so that no temperature, however small, makes it overflow.
+        scores -= scores.max()
         if self._temperature is not None:
             scores = self._temperature(_NO_HISTORY, scores)
         if self._top_k is not None:
@@ -121,16 +124,28 @@ class TokenSampler:
         return token_ids, torch.softmax(scores[0], dim=-1)
 
     def _nucleus(self, token_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        # Sorting a whole vocabulary takes milliseconds. Tokens that are so unlikely that all of them together stay
-        # below 1 - top_p are outside the nucleus for certain, so only the others are sorted, and top_p is restated as
-        # a share of the mass that they hold.
-        probs = torch.softmax(scores[0], dim=-1)
+        # Sorting a whole vocabulary takes milliseconds, so only tokens that may be in the nucleus are sorted, and top_p
+        # is restated as a share of the mass that they hold. Outside for certain are tokens so unlikely that all of them
+        # together stay below 1 - top_p; and whatever is less likely than others that hold top_p together.
+        probs = torch.softmax(scores[0], dim=-1).numpy()
+        peak = probs.max()
         # The likeliest is always inside, also where rounding puts the bound on it.
-        bound = min((1.0 - self._top_p) / len(probs), float(probs.max()))
-        likely = torch.nonzero(probs >= bound)[:, 0]
-        mass = float(probs[likely].sum())
+        likely = np.flatnonzero(probs >= min((1.0 - self._top_p) / len(probs), peak))
+        held, bound = probs[likely], peak
+        while True:
+            bound /= _NUCLEUS_STEP
+            inside = held >= bound
+            mass = float(held[inside].sum())
+            if mass >= self._top_p or inside.all():
+                break
+        kept = torch.from_numpy(likely[inside])
         warper = TopPLogitsWarper(min(1.0, self._top_p / mass))
-        return _finite(token_ids[likely], warper(_NO_HISTORY, scores[:, likely]))
+        return _finite(token_ids[kept], warper(_NO_HISTORY, scores[:, kept]))
+
+
+@functools.lru_cache(maxsize=4)
+def _all_ids(vocab_size: int) -> torch.Tensor:
+    return torch.arange(vocab_size)
 
 
 def _finite(token_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -335,6 +335,16 @@ def test_rows_of_every_kind_are_chosen_as_they_are_alone() -> None:
     assert sample_rows(LogitRows.of(torch.empty(0, VOCAB)), [], []) == []
 
 
+@pytest.mark.parametrize("scale", [0.5, 3.0, 12.0])
+@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.9, 0.999])
+def test_a_nucleus_of_a_large_vocabulary_is_that_of_the_whole_sort(scale: float, top_p: float) -> None:
+    logits = random_logits(3, vocab=4_000, scale=scale)
+    logits[::7] = -float("inf")
+    ours = distribution(sampler(vocab=4_000, temperature=1.0, top_p=top_p), logits)
+    sorted_whole = TopPLogitsWarper(top_p)(torch.empty((1, 0), dtype=torch.int64), logits[None].double())
+    np.testing.assert_allclose(ours, torch.softmax(sorted_whole[0], -1).numpy(), rtol=1e-9)
+
+
 def test_half_precision_logits_are_taken() -> None:
     logits = random_logits(8).to(torch.bfloat16)
     [token] = sample_rows(

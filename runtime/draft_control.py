@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
-from runtime.drafts import Draft, DraftSource
+from runtime.drafts import Draft
 from runtime.step_costs import StepCosts
 
 # A kind of draft is known by about its last so many tested tokens, a sequence by far fewer: it changes its mind.
@@ -43,13 +43,13 @@ class DraftControl:
 
     def __init__(self) -> None:
         self.costs = StepCosts()
-        self._kinds: dict[tuple[DraftSource, int, bool], tuple[float, float]] = {}
+        self._kinds: dict[Hashable, tuple[float, float]] = {}
         self._trial_credit = 0.0
         self._unchecked = 0
 
     def chance(self, record: RunRecord, draft: Draft) -> float:
         """The probability that a token of this draft holds where the ones before it did."""
-        held, tested = self._kinds.get((draft.source, draft.matched, record.greedy), _FIRST_GUESS)
+        held, tested = self._kinds.get((draft.kind, record.greedy), _FIRST_GUESS)
         return (_KIND_WEIGHT * held / tested + record.held) / (_KIND_WEIGHT + record.tested)
 
     def lengths(
@@ -84,7 +84,7 @@ class DraftControl:
 
         What follows the first wrong one was not compared.
         """
-        kind = (draft.source, draft.matched, record.greedy)
+        kind = (draft.kind, record.greedy)
         keep = max(0.0, 1 - tested / _KIND_MEMORY)
         old_held, old_tested = self._kinds.get(kind, _FIRST_GUESS)
         self._kinds[kind] = (keep * old_held + held, keep * old_tested + tested)

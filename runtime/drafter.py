@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from radix import Copy, OutOfBlocks, PrefixStore
@@ -22,11 +24,11 @@ class Drafter:
         self._settings = settings
         self._counters = counters
         self._control = DraftControl()
-        # Of the step that runs: the sequences that decode, their draft rows together, and the prompts' tokens.
+        # Of the step that runs: the sequences that choose a token, their draft rows together, and the prompts' tokens.
         self._step: tuple[tuple[int, ...], int, int] = ((), 0, 0)
 
     def propose(self, work: list[tuple[Run, int]], room: int) -> list[Copy]:
-        """Give the runs that decode in this step what they may say next, with room for its KV.
+        """Give the runs that choose a token in this step what they may say after it, with room for its KV.
 
         Args:
             work: what the step computes, as runs and tokens of each.
@@ -35,21 +37,21 @@ class Drafter:
         Returns:
             Copies to carry out before the forward pass.
         """
-        decoding = [run for run, n in work if n == 1 and run.output.token_ids]
-        of_prompts = sum(n for _, n in work) - len(decoding)
-        found = [(run, draft) for run in decoding if (draft := self._find(run)) is not None]
+        choosing = [run for run, n in work if _chooses_alone(run, n)]
+        of_prompts = sum(n for _, n in work) - sum(not run.prefilling for run in choosing)
+        found = [(run, draft) for run in choosing if (draft := self._find(run)) is not None]
         drafts = [(run.draft_record, draft) for run, draft in found]
         copies: list[Copy] = []
         if not self._settings.adaptive:
             lengths = [len(draft.tokens) for _, draft in found]
         else:
-            lengths = self._control.lengths(drafts, len(decoding), room, beside_prompt=of_prompts > 0)
+            lengths = self._control.lengths(drafts, len(choosing), room, beside_prompt=of_prompts > 0)
         extra = 0
         for (run, draft), length in zip(found, lengths, strict=True):
             fits = self._make_room(run, min(length, room - extra), copies)
             run.draft = draft.cut(fits)
             extra += fits
-        self._step = (tuple(id(run) for run in decoding), extra, of_prompts)
+        self._step = (tuple(id(run) for run in choosing), extra, of_prompts)
         self._counters.draft_tokens += extra
         return copies
 
@@ -101,12 +103,14 @@ class Drafter:
         longest = min(self._settings.longest, run.request.max_tokens - len(run.output.token_ids) - 1)
         if longest < 1:
             return None
+        opening = not run.output.token_ids
         tree = lookup = None
         if DraftSource.TREE in self._settings.sources:
             tokens = self._store.continuation(run.seq, run.tokens[run.seq.length :], longest)
-            tree = Draft(tokens, DraftSource.TREE, 0) if len(tokens) else None
+            tree = Draft(tokens, DraftSource.TREE, 0, opening) if len(tokens) else None
         if DraftSource.LOOKUP in self._settings.sources:
             lookup = look_up(run.tokens, longest)
+            lookup = lookup and replace(lookup, opening=opening)
         if tree is None or lookup is None:
             return tree or lookup
         chance = self._control.chance
@@ -119,7 +123,15 @@ class Drafter:
         seq = run.seq
         assert seq is not None
         try:
-            copies += self._store.reserve(seq, 1 + length, optional=True)
+            copies += self._store.reserve(seq, run.uncomputed + length, optional=True)
         except OutOfBlocks:
-            return min(length, seq.capacity - seq.length - 1)
+            return min(length, seq.capacity - seq.length - run.uncomputed)
         return length
+
+
+def _chooses_alone(run: Run, n: int) -> bool:
+    """Whether a run that computes `n` tokens chooses one for itself then, and not for other choices too."""
+    request = run.request
+    if n != run.uncomputed or request.job.prefill_only:
+        return False
+    return bool(run.output.token_ids) or request.job.sampling.n == 1

@@ -7,7 +7,8 @@ Saxena 2023), or what the radix tree holds below the sequence's own place in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -63,15 +64,22 @@ class Draft:
         tokens: int32[k], k >= 1.
         matched: how many of the last tokens stand before them where they were found; 0 where that is the whole
             sequence.
+        opening: whether a reply would begin with them.
     """
 
     tokens: Ints
     source: DraftSource
     matched: int
+    opening: bool = False
+
+    @property
+    def kind(self) -> Hashable:
+        """Drafts of one kind hold about equally often."""
+        return self.source, self.matched, self.opening
 
     def cut(self, length: int) -> Draft | None:
         """The first `length` tokens of it; None where that is nothing."""
-        return Draft(self.tokens[:length], self.source, self.matched) if length > 0 else None
+        return replace(self, tokens=self.tokens[:length]) if length > 0 else None
 
 
 def look_up(text: Ints, n: int, shortest: int = 2) -> Draft | None:

@@ -24,7 +24,9 @@ from runtime.drafter import Drafter
 from runtime.drafts import DraftSettings
 from runtime.errors import EngineFailed, RequestCancelled, ShuttingDown
 from runtime.events import Event, FailedEvent, FinishedEvent, RequestRecord, StartedEvent
+from runtime.hit_verifier import HitVerifier
 from runtime.inbox import Inbox
+from runtime.kv_pool import KVPool
 from runtime.loaded_model import LoadedModel
 from runtime.logit_rows import BadLogits, LogitRows
 from runtime.model_runner import ModelRunner
@@ -56,6 +58,7 @@ class EngineConfig:
         record_events: keep block events for whoever takes them with `call(PrefixStore.events)`.
         explain_across_namespaces: let a verdict say that another namespace holds the prompt.
         kv_fill: what the pool's slots hold before they are written.
+        verify_hits: share of the requests that hit to compute again when idle; see `runtime.hit_verifier`.
         cuda_graphs: on a CUDA GPU, record the decode steps of up to `max_running` choices.
     """
 
@@ -73,6 +76,7 @@ class EngineConfig:
     record_events: bool = False
     explain_across_namespaces: bool = True
     kv_fill: float = 0.0
+    verify_hits: float = 0.0
     cuda_graphs: bool = False
 
 
@@ -132,6 +136,9 @@ class Engine:
         if self._drafter is not None:
             self.on_step.append(self._drafter.stepped)
         self.on_step.append(lambda record: self._scheduler.stepped(record.total_s))
+        self.verifier: HitVerifier | None = None
+        if config.verify_hits > 0:
+            self.verifier = HitVerifier(loaded, config.verify_hits, config.block_size)
         self._gate = AdmissionGate(
             vocab_size=loaded.info.vocab_size,
             context_length=loaded.info.context_length,
@@ -153,6 +160,11 @@ class Engine:
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def kv_pool(self) -> KVPool:
+        """The KV itself, which belongs to the engine's thread: see `call`."""
+        return self._runner.pool
 
     def shutdown(self, drain_s: float) -> None:
         """Take no new requests, finish the running ones for up to `drain_s` seconds, fail the rest, end the thread."""
@@ -226,7 +238,8 @@ class Engine:
     def _serve(self) -> None:
         while True:
             if not self._requests and self._stop_at is None:
-                self._inbox.wait()
+                if self.verifier is None or not self.verifier.work():
+                    self._inbox.wait()
                 self._clock.skip()
             self._inbox.read()
             self._drop_cancelled()
@@ -363,6 +376,8 @@ class Engine:
             try:
                 if isinstance(token, Exception):
                     raise token
+                if self.verifier is not None:
+                    self.verifier.saw(run, logits.logits[row])
                 self._take_tokens(run, self._with_draft(run, token, logits, row), now)
             except Exception as error:
                 self._fail_one(run.request, error, "could not be given its next token")
@@ -413,6 +428,8 @@ class Engine:
             ends = delta.finish_reason is not None
         if run.last_token_at is not None:
             request.itls += [(now - run.last_token_at) / taken] * taken
+        else:
+            request.itls += [0.0] * (taken - 1)
         run.last_token_at = now
         self.counters.output_tokens += taken
         if taken > 1:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from radix import Namespace
+from radix import Namespace, PrefixStore
 from radix.bench import machine
 from runtime.bench_load import Ints, Prompts, Readers, fill, remember
 from runtime.engine import Engine, EngineConfig
@@ -36,7 +36,7 @@ WARM_UP_STEPS = 4
 # As the publisher does.
 READ_CHANGES_EVERY_S = 0.5
 _HEAD_TOKENS = 16
-# Any number that is not zero: untouched zero pages would all be one page in the processor's cache.
+# What the KV of contexts is made of. Unwritten, it would be a single zero page in the processor's cache.
 _KV = 0.01
 
 
@@ -90,7 +90,6 @@ class Bench:
                 max_batch_tokens=config.chunk,
                 max_running=max(config.batches),
                 record_events=True,
-                kv_fill=_KV,
             ),
         )
         self.engine.after_step.append(KvEventHub("bench").collect)
@@ -143,7 +142,13 @@ class Bench:
         return [np.concatenate([head, self._prompts.tokens(tail)]) for _ in range(count)]
 
     def _remember(self, tokens: Ints) -> None:
-        self.engine.call(lambda store: remember(store, tokens, self._namespace, prompt=len(tokens))).result()
+        def write(store: PrefixStore) -> None:
+            blocks = torch.from_numpy(remember(store, tokens, self._namespace, prompt=len(tokens)))
+            for kv in self.engine.kv_pool.layers.values():
+                kv.keys[blocks] = _KV
+                kv.values[blocks] = _KV
+
+        self.engine.call(write).result()
 
     def _run(self, readers: Readers, prompts: Sequence[Ints], max_tokens: int) -> list[StepRecord]:
         sampling = SamplingParams(max_tokens=max_tokens, temperature=self._config.temperature, ignore_eos=True)

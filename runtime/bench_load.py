@@ -57,13 +57,19 @@ class Prompts:
                 history = np.concatenate([history, turn])
 
 
-def remember(store: PrefixStore, tokens: Ints, namespace: Namespace, prompt: int) -> None:
-    """Have the store hold `tokens` without a forward pass; the first `prompt` were a prompt, the others written."""
+def remember(store: PrefixStore, tokens: Ints, namespace: Namespace, prompt: int) -> Ints:
+    """Have the store hold `tokens` without a forward pass; the first `prompt` were a prompt, the others written.
+
+    Returns:
+        int32, the blocks that hold them.
+    """
     seq = store.open(tokens, namespace)
     store.reserve(seq, len(tokens) - seq.length)
     store.commit(seq, tokens[seq.length : prompt])
     store.commit(seq, tokens[max(seq.length, prompt) :], output=True)
+    blocks = seq.table.copy()
     store.close(seq)
+    return blocks
 
 
 def fill(store: PrefixStore, prompts: Prompts, namespace: Namespace) -> None:

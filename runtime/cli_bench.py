@@ -16,9 +16,7 @@ def bench(
     dtype: Annotated[str, typer.Option(metavar="DTYPE", help="As for serve.")] = "auto",
     device: Annotated[str, typer.Option(metavar="DEVICE", help="As for serve.")] = "auto",
     attention: Annotated[str, typer.Option(metavar="NAME", help="As for serve.")] = "auto",
-    pool: Annotated[
-        str, typer.Option(metavar="TOKENS", help="Size of the KV pool; all of its memory is used.")
-    ] = "100k",
+    pool: Annotated[str, typer.Option(metavar="TOKENS", help="Size of the KV pool.")] = "100k",
     context: Annotated[str, typer.Option(metavar="TOKENS", help="Tokens before the decoded ones.")] = "2048",
     batches: Annotated[str, typer.Option(metavar="N,N,...", help="Decode batch sizes.")] = "1,2,4,8,16",
     steps: Annotated[int, typer.Option(min=1, metavar="N", help="Decode steps of each case.")] = 30,
@@ -31,7 +29,7 @@ def bench(
 
     The pool is full of agents' histories, all books are kept and every stream is read, as when serving; only the
     network is left out. Decode is measured with contexts of their own and with contexts that share all but their
-    last tokens. With the default model on two cores it takes about a minute and a half, and 5 GB for the pool.
+    last tokens. With the default model on two cores it takes about a minute and a half.
 
     Examples:
 

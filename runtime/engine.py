@@ -27,7 +27,6 @@ from runtime.events import Event, FailedEvent, FinishedEvent, RequestRecord, Sta
 from runtime.hit_verifier import HitVerifier
 from runtime.inbox import Inbox
 from runtime.kv_pool import KVPool
-from runtime.kv_pool import KVPool
 from runtime.loaded_model import LoadedModel
 from runtime.logit_rows import BadLogits, LogitRows
 from runtime.model_runner import ModelRunner
@@ -161,11 +160,6 @@ class Engine:
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
-
-    @property
-    def kv_pool(self) -> KVPool:
-        """The KV itself, which belongs to the engine's thread: see `call`."""
-        return self._runner.pool
 
     @property
     def kv_pool(self) -> KVPool:

@@ -32,6 +32,7 @@ class ModelRunner:
     ) -> None:
         self.loaded = loaded
         device = loaded.model.device
+        pool_tokens = num_blocks * block_size
         records = graphs_for > 0 and device.type == "cuda"
         # One block more than sequences may own, for what the graphs' padding writes.
         self.pool = KVPool(
@@ -48,7 +49,7 @@ class ModelRunner:
                 block_size=block_size,
                 num_blocks=num_blocks,
                 max_batch=graphs_for,
-                max_tokens=min(loaded.info.context_length, num_blocks * block_size),
+                max_tokens=min(loaded.info.context_length or pool_tokens, pool_tokens),
             )
 
     def copy_blocks(self, copies: Sequence[Copy]) -> None:

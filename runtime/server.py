@@ -37,6 +37,7 @@ from runtime.server_info import ServerInfo
 from runtime.service_context import ServiceContext
 from runtime.settings import BadConfig
 from runtime.stop_signals import StopSignals
+from runtime.verify_metrics import VerifyMetrics
 from runtime.wakeups import WakeUps
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Runtime:
                 max_running=config.max_running,
                 max_queue=config.max_queue,
                 order=config.order,
-                drafts=None if config.deterministic else DraftSettings.named(config.drafts, config.draft_tokens),
+                drafts=DraftSettings.named(config.drafts, config.draft_tokens),
                 passes=config.order_passes,
                 max_itl_s=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
                 eviction=config.eviction,
@@ -123,6 +124,7 @@ class Runtime:
                 explain_across_namespaces=config.explain_across_namespaces,
                 record_events=config.kv_events != "off",
                 cuda_graphs=config.cuda_graphs == "auto",
+                verify_hits=config.verify_hits,
             ),
         )
         self._publisher: RedisPublisher | None = None
@@ -174,6 +176,8 @@ class Runtime:
         if self._events is not None:
             published = self._zmq.counters if self._zmq is not None else None
             self._metrics.registry.register(EventMetrics(self._events, published))
+        if self._engine.verifier is not None:
+            self._metrics.registry.register(VerifyMetrics(self._engine.verifier.books))
         tokens = num_blocks * config.block_size
         gib = tokens * loaded.info.kv_bytes_per_token / GIB
         log.info("KV pool: %d blocks of %d, %d tokens, %.2f GiB", num_blocks, config.block_size, tokens, gib)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radix import Namespace
+from runtime.attention.deterministic import SEGMENT
 from runtime.drafts import Draft, DraftSettings, DraftSource
 from runtime.events import DeltaEvent
 from runtime.loaded_model import LoadedModel
+from runtime.loader import load_model
 from runtime.request import Run
 from runtime.sampler import TokenSampler
+from tests.runtime.bit_equality import ask_all, bit_work, check_all
 from tests.runtime.engine_harness import Harness, Reply, running
 from tests.runtime.token_equality import CASES, Workload, chunks_of_one, workload
 
@@ -306,6 +310,19 @@ def test_cancelling_at_any_moment_leaks_nothing_and_leaves_the_others_alone(
                 said = [token for delta in reply.deltas() for token in delta.token_ids]
                 assert said == answer[: len(said)]
         harness.check_idle()
+
+
+def test_in_deterministic_mode_not_a_bit_changes(tiny_model: Path) -> None:
+    loaded = load_model(str(tiny_model), dtype="fp32", device="cpu", deterministic=True)
+    # The replies cross the end of a segment of attention.
+    work = bit_work(loaded, [SEGMENT - 12, 60, 130], 24, [])
+    with running(loaded, drafts=FORCED) as harness:
+        answers = {tuple(p): [token for token, *_ in bits] for p, bits in zip(work.prompts, work.expected, strict=True)}
+        guesses = {tokens: mixed(answer) for tokens, answer in answers.items()}
+        guessing(harness, lambda run, n: guesses[tuple(run.request.job.tokens.tolist())](run, n), 8)
+        for _ in range(3):
+            check_all(work, ask_all(harness, work))
+        assert harness.engine.counters.accepted_draft_tokens > 100
 
 
 @pytest.mark.models

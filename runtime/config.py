@@ -257,6 +257,16 @@ class ServeConfig(BaseModel):
         ge=0,
         le=256,
     )
+    verify_hits: float = setting(
+        0.0,
+        WATCH,
+        "Of the requests that hit, the share to compute again without the cache when nothing else runs, to compare the "
+        "logits: see [bold]radix-runtime verify[/]. Who comes meanwhile waits for up to 32 tokens' computation.",
+        metavar="SHARE",
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+    )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", WATCH, "debug, info, warning or error.", metavar="LEVEL"
     )

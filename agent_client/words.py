@@ -37,6 +37,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def namespace_name(salt: str | None, adapter: str | None) -> str:
+    """On one line and printable, whatever its parts are."""
+    named = [f"{word} {value!r}" for word, value in (("salt", salt), ("adapter", adapter)) if value is not None]
+    return ", ".join(named) or "no salt"
+
+
 def bytes_(value: float) -> str:
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:

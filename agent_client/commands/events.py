@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..client import RadixClient
 from ..watching import BlocksCleared, BlocksRemoved, BlocksStored, EventBatch
-from ..words import count
+from ..words import count, namespace_name
 from .failures import reported
 
 
@@ -80,8 +80,7 @@ def _line(event: BlocksStored | BlocksRemoved | BlocksCleared) -> Text:
     if isinstance(event, BlocksCleared):
         return Text("cleared", style="yellow")
     blocks = f"{count(len(event.block_hashes))} block{'' if len(event.block_hashes) == 1 else 's'}"
-    named = [f"{word} {value!r}" for word, value in (("salt", event.salt), ("adapter", event.adapter)) if value]
-    where = Text("".join(f"  {name}" for name in named), style="dim")
+    where = Text(f"  {namespace_name(event.salt, event.adapter)}", style="dim")
     if isinstance(event, BlocksRemoved):
         return Text(f"removed {blocks}", style="red") + Text(f"  {_run(event.block_hashes)}") + where
     after = "at the beginning" if event.parent_hash is None else f"after {_short(event.parent_hash)}"

@@ -8,11 +8,12 @@ from dataclasses import asdict
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..client import RadixClient
-from ..keeping import Leases, Quota
+from ..keeping import Leases
 from ..retry import RetryPolicy
-from ..words import count, duration, share
+from ..words import count, duration, namespace_name, share
 from .failures import reported
 
 
@@ -29,24 +30,22 @@ def run(target: str, as_json: bool, release: list[int]) -> int:
     console = Console(highlight=False)
     console.print(f"{count(leases.leased_tokens)} of {count(leases.leasable_tokens)} leasable tokens are leased")
     if leases.leases:
-        console.print(_table(leases))
+        console.print(table(leases))
     for quota in quotas:
-        console.print(f"quota of {_namespace(quota)}: {share(quota.share)}, {count(quota.blocks)} blocks")
+        of = namespace_name(quota.salt, quota.adapter)
+        console.print(Text(f"quota of {of}: {share(quota.share)}, {count(quota.blocks)} blocks"))
     return 0
 
 
-def _table(leases: Leases) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
+def table(leases: Leases) -> Table:
+    """A line for each lease."""
+    lines = Table(box=box.SIMPLE_HEAD)
     for heading in ("id", "tokens", "priority", "ends in"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("salt")
-    table.add_column("label")
+        lines.add_column(heading, justify="right", no_wrap=True)
+    lines.add_column("namespace")
+    lines.add_column("label")
     for lease in leases.leases:
         row = (str(lease.id), count(lease.tokens), count(lease.priority), duration(lease.ttl_s))
-        table.add_row(*row, lease.salt or "–", lease.label)
-    return table
-
-
-def _namespace(quota: Quota) -> str:
-    parts = [f"{name} {value!r}" for name, value in (("salt", quota.salt), ("adapter", quota.adapter)) if value]
-    return ", ".join(parts) or "no salt"
+        # As plain text: in a name of somebody else's, [brackets] are no markup.
+        lines.add_row(*row, Text(namespace_name(lease.salt, lease.adapter)), Text(lease.label))
+    return lines

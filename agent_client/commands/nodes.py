@@ -13,7 +13,7 @@ from rich.tree import Tree
 from ..client import RadixClient
 from ..results import CacheNode
 from ..retry import RetryPolicy
-from ..words import count, duration
+from ..words import count, duration, namespace_name
 from .failures import reported
 
 
@@ -41,16 +41,10 @@ def draw(nodes: Iterable[CacheNode]) -> list[Tree]:
     for node in nodes:
         space = (node.salt, node.adapter)
         if space not in roots:
-            roots[space] = Tree(Text(_namespace(space), style="bold"), guide_style="dim")
+            roots[space] = Tree(Text(namespace_name(*space), style="bold"), guide_style="dim")
         parent = by_id.get(node.parent_id, roots[space])
         by_id[node.id] = parent.add(_label(node))
     return list(roots.values())
-
-
-def _namespace(space: tuple[str | None, str | None]) -> str:
-    salt, adapter = space
-    named = [f"{word} {value!r}" for word, value in (("salt", salt), ("adapter", adapter)) if value is not None]
-    return ", ".join(named) or "no salt"
 
 
 def _label(node: CacheNode) -> Text:

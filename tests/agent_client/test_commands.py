@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from agent_client import CacheNode, CacheStats, ModelInfo
-from agent_client.commands import chat, generate, nodes, stats, top
+from agent_client.commands import chat, generate, leases, nodes, stats, top
+from agent_client.keeping import Lease, Leases
 
 from .toy_runtime import ToyRuntime
 
@@ -37,6 +38,15 @@ def test_the_tree_has_a_root_for_each_namespace() -> None:
     assert "in use by 2" in lines[2]
     assert r"a\nb" in lines[3]
     assert shown(second).startswith("salt 'x'")
+
+
+def test_names_of_somebody_else_are_shown_on_one_line_and_no_markup() -> None:
+    salt = "[red]a\x1b[31m\nb[/]"
+    leased = Leases((Lease(1, 10, salt, None, 50, 60.0, "[bold]label", None),), 10, 100)
+    (tree,) = nodes.draw([node(1, 0, salt)])
+    for text in (shown(leases.table(leased)), shown(tree)):
+        assert r"salt '[red]a\x1b[31m\nb[/]'" in text
+    assert "[bold]label" in shown(leases.table(leased))
     assert nodes.draw([]) == []
 
 

@@ -44,7 +44,7 @@ def test_names_of_somebody_else_are_shown_on_one_line_and_no_markup() -> None:
     salt = "[red]a\x1b[31m\nb[/]"
     leased = Leases((Lease(1, 10, salt, None, 50, 60.0, "[bold]label", None),), 10, 100)
     (tree,) = nodes.draw([node(1, 0, salt)])
-    for text in (shown(leases.table(leased)), shown(tree)):
+    for text in (shown(leases.table(leased), 120), shown(tree)):
         assert r"salt '[red]a\x1b[31m\nb[/]'" in text
     assert "[bold]label" in shown(leases.table(leased))
     assert nodes.draw([]) == []

@@ -36,9 +36,9 @@ def choose_forward(loaded: LoadedModel, name: str, options: tuple[AttentionOptio
         lean = LeanForward(loaded.model, options, dims.pop())
         faster = replace(loaded, forward=lean, info=replace(loaded.info, forward=lean.name))
         error = probe(faster)
-    except ModelRefused as why:
+    except (ModelRefused, RuntimeError, TypeError) as why:
         if name == "lean":
-            raise
+            raise ModelRefused(f"{loaded.info.architecture} cannot run on the lean forward: {why}") from why
         log.info("%s keeps its own forward: %s", loaded.info.name, why)
         return loaded
     log.info("%s runs on the lean forward, which differs from its own by %.1e (relative)", loaded.info.name, error)

@@ -101,7 +101,7 @@ def group_linears(network: nn.Module, **probe: Any) -> int:
     """
     with torch.inference_mode():
         with _recorded_inputs(network) as inputs:
-            before = network(**probe).logits.float()
+            before = network(**probe).logits
         places: list[tuple[nn.Module, str, nn.Linear]] = []
         groups: list[LinearGroup] = []
         for parent, names in _shared_inputs(network, inputs):
@@ -124,13 +124,13 @@ def group_linears(network: nn.Module, **probe: Any) -> int:
 
 
 def _answers(network: nn.Module, probe: dict[str, Any], wanted: torch.Tensor) -> bool:
-    limit = _TOLERANCE.get(next(network.parameters()).dtype, _HALF_TOLERANCE)
+    limit = _TOLERANCE.get(wanted.dtype, _HALF_TOLERANCE)
     try:
-        got = network(**probe).logits.float()
+        got = network(**probe).logits
     except (RuntimeError, AttributeError) as error:
         log.info("linear layers stay as they are: the model's code needs them so (%s)", error)
         return False
-    difference = float((got - wanted).norm() / wanted.norm().clamp_min(1e-6))
+    difference = float((got - wanted).float().norm() / wanted.float().norm().clamp_min(1e-6))
     if not difference <= limit:
         log.info("linear layers stay as they are: joined, they change the logits by %.1e (relative)", difference)
     return difference <= limit

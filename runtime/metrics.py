@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -64,11 +65,24 @@ class RuntimeMetrics:
         try:
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
-            raise BadConfig("metrics_port", f"{port}: {error.strerror or error}") from None
+            raise _cannot_listen(port, error) from None
         app = server.get_app()
         if beside is not None and app is not None:
             server.set_app(beside(app))
         return MetricsServer(host, server, thread)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise BadConfig where the metrics could not be served, without serving anything yet."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(address[:2], family=family).close()
+    except OSError as error:
+        raise _cannot_listen(port, error) from None
+
+
+def _cannot_listen(port: int, error: OSError) -> BadConfig:
+    return BadConfig("metrics_port", f"{port}: {error.strerror or error}")
 
 
 class MetricsServer:

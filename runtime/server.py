@@ -27,7 +27,7 @@ from runtime.kv_events import KvEventHub, medium_of
 from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.loader import load_model
 from runtime.logs import set_up_logging
-from runtime.metrics import MetricsServer, RuntimeMetrics
+from runtime.metrics import MetricsServer, RuntimeMetrics, check_port
 from runtime.pool_size import GIB, pool_blocks
 from runtime.prefill_pace import PrefillPace
 from runtime.prompts import PromptEncoder
@@ -67,9 +67,11 @@ async def _serve(config: ServeConfig) -> int:
     stop = StopSignals(asyncio.get_running_loop(), before_exit=embedded.stop if embedded is not None else None)
     grpc_server = GrpcServer(config.host, config.port)
     try:
+        # What can be refused is refused before the model is loaded.
         if config.redis not in ("off", "embedded"):
-            # Only to refuse a bad URL before the model is loaded.
             connect(config.redis, timeout_s=1.0).close()
+        if config.metrics_port is not None:
+            check_port(config.host, config.metrics_port)
         loaded = await asyncio.to_thread(
             load_model,
             config.model,

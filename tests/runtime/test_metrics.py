@@ -17,7 +17,7 @@ from runtime.events import RequestRecord, Timing, Usage
 from runtime.histograms import Histogram
 from runtime.keeping import KeepingBooks
 from runtime.loaded_model import LoadedModel
-from runtime.metrics import MetricsServer, RuntimeMetrics
+from runtime.metrics import MetricsServer, RuntimeMetrics, check_port
 from runtime.publisher import PublisherStatus
 from runtime.request_histograms import RequestHistograms
 from runtime.settings import BadConfig
@@ -195,9 +195,12 @@ def test_names_follow_the_rules(harness: Harness, server: MetricsServer) -> None
 
 def test_a_taken_port_is_named(harness: Harness, server: MetricsServer) -> None:
     metrics = RuntimeMetrics(harness.engine, harness.loaded.info, sessions=lambda: 0)
-    with pytest.raises(BadConfig, match=f"^{server.port}: .*in use") as caught:
-        metrics.serve("127.0.0.1", server.port)
-    assert caught.value.field == "metrics_port"
+    for asked in (metrics.serve, check_port):
+        with pytest.raises(BadConfig, match=f"^{server.port}: .*in use") as caught:
+            asked("127.0.0.1", server.port)
+        assert caught.value.field == "metrics_port"
+    check_port("127.0.0.1", 0)
+    check_port("localhost", 0)
 
 
 def record(outcome: str, output: int) -> RequestRecord:

@@ -60,6 +60,12 @@ def test_a_taken_port_is_named(refusal: Any) -> None:
         assert f"--port: 127.0.0.1:{port} cannot be bound" in refusal(port=port)
 
 
+def test_a_taken_metrics_port_is_told_before_a_model_is_looked_for(refusal: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert f"--metrics-port: {port}: " in refusal(model="/nowhere/model", metrics_port=port)
+
+
 def info(kv_bytes_per_token: int) -> ModelInfo:
     return ModelInfo(
         name="m",

@@ -76,8 +76,10 @@ async def _streams(spec: TargetSpec, stack: AsyncExitStack) -> Streams:
     from .http_target import CONNECT_TIMEOUT_S, HttpTarget, http_errors, refuse_failure
     from .wire import LlamaWire, OpenAIWire
 
-    # Calls wait in the server's queue as long as it takes; only connecting has a limit.
-    http = httpx.AsyncClient(base_url=spec.address, timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S))
+    # Calls wait in the server's queue as long as it takes; only connecting has a limit. Each call has a connection of
+    # its own: one that idled through the others' turns may be closed by the server just when it is used again.
+    timeout, limits = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S), httpx.Limits(max_keepalive_connections=0)
+    http = httpx.AsyncClient(base_url=spec.address, timeout=timeout, limits=limits)
     await stack.enter_async_context(http)
     if spec.kind == "llama":
         return HttpTarget(spec.name, http, LlamaWire())

@@ -59,6 +59,22 @@ def test_a_branch_point_keeps_its_block_for_readers_however_deep_below() -> None
     store.check()
 
 
+def test_what_is_optional_does_not_cost_a_sequence_its_place_in_the_tree() -> None:
+    store = new_store(2, 4)
+    first, second = store.open([1, 2, 3, 8]), store.open([1, 2, 3, 9])
+    write(store, first, [1, 2, 3])
+    write(store, second, [1, 2, 3])
+    store.close(first)
+    assert store.free_blocks == 0, "the tree keeps the first one's block, the second reads its own"
+    with pytest.raises(OutOfBlocks):
+        store.reserve(second, 2, optional=True)
+    assert store.match([1, 2, 3]) == 3
+    store.reserve(second, 1, optional=True)
+    store.reserve(second, 2)
+    assert store.match([1, 2, 3]) == 0
+    store.check()
+
+
 @pytest.mark.parametrize("block_size", [2, 3, 16])
 def test_a_storm_of_branches_is_always_given_what_was_promised(block_size: int) -> None:
     for seed in range(60):

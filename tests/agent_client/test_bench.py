@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from agent_client import AsyncRadixClient, InvalidArgument
 from agent_client.bench import BenchOptions, FanOut, bench, open_targets, parse_target
 from agent_client.bench.http_target import PeerUnavailable
+from agent_client.cli import app
 from agent_client.commands.bench import run as run_command
 from agent_client.replay import Hooks
 from agent_client.traces import Session, Trace
@@ -256,6 +259,22 @@ def test_the_command_prints_json_or_a_table(
     assert "1 / 2" in shown
     assert f"openai:{vllm.url}" in shown
     assert json.loads(out.read_text())["targets"][1]["calls"] == report["targets"][1]["calls"] > 0
+
+
+def test_the_command_line_describes_branches(toy: ToyRuntime, peer: Callable[..., PeerServer]) -> None:
+    llama = peer()
+    shape = ["--fan-out", "3", "--trunk", "50", "--tail", "5", "--rounds", "2", "--output-tokens", "2"]
+    done = CliRunner().invoke(app, ["bench", "-t", toy.target, "-t", f"llama:{llama.url}", *shape, "--json", "-"])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["options"]["fan_out"] == {"branches": 3, "trunk": 50, "tail": 5}
+    assert [len(prompt) for prompt in measured(llama)] == [55] * 6
+
+
+async def test_a_peer_without_httpx_says_what_to_install(toy: ToyRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(InvalidArgument, match=r"radixloop\[bench\]"):
+        await compare(toy, ["llama:http://127.0.0.1:1"], conversation("a"))
 
 
 def test_the_command_says_what_it_needs(

@@ -21,9 +21,9 @@ from runtime.kv_pool import LayerKV
 # A common beginning of fewer tokens than this is not worth a kernel call of its own.
 MIN_SHARED = 128
 # Tokens times queries from which a kernel call of their own costs less than copying them into the padded batch.
-MIN_CALL = 256
+MIN_CALL = 1024
 # A run of neighbours this long is read in place; below it a gather costs less than another call.
-MIN_VIEW = 256
+MIN_VIEW = 512
 # A segment is cut in this many parts, so that few KV heads still occupy every core.
 PARTS = 4
 

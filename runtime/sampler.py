@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from runtime.errors import EngineFailed
 from runtime.logit_rows import BadLogits, LogitRows
@@ -54,7 +54,7 @@ class TokenSampler:
         self._greedy = params.temperature == 0.0
         self._top_logprobs = params.top_logprobs
         self._wants_logprobs = params.logprobs or params.top_logprobs > 0
-        self._temperature = None if self._greedy else TemperatureLogitsWarper(float(params.temperature))
+        self._temperature = float(params.temperature)
         self._top_k = TopKLogitsWarper(params.top_k) if 0 < params.top_k < vocab_size else None
         self._top_p = float(params.top_p)
         self._min_p = MinPLogitsWarper(params.min_p) if params.min_p > 0.0 else None
@@ -110,11 +110,13 @@ class TokenSampler:
 
     def _filtered(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         token_ids = _all_ids(scores.shape[-1])
-        scores = scores.double()
+        # NumPy, because torch would part a row among its threads, and waking them takes longer than the row.
+        values = scores.numpy().astype(np.float64)
         # The largest score becomes 0, so that no temperature, however small, makes it overflow.
-        scores -= scores.max()
-        if self._temperature is not None:
-            scores = self._temperature(_NO_HISTORY, scores)
+        values -= values.max()
+        with np.errstate(over="ignore"):
+            values /= self._temperature
+        scores = torch.from_numpy(values)
         if self._top_k is not None:
             token_ids, scores = _finite(token_ids, self._top_k(_NO_HISTORY, scores))
         if self._top_p < 1.0:
@@ -149,7 +151,7 @@ def _all_ids(vocab_size: int) -> torch.Tensor:
 
 
 def _finite(token_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    kept = torch.nonzero(scores[0] > -math.inf)[:, 0]
+    kept = torch.from_numpy(np.flatnonzero(scores[0].numpy() > -math.inf))
     return token_ids[kept], scores[:, kept]
 
 

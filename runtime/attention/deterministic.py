@@ -8,13 +8,13 @@ it, nor its neighbours choose an order of additions.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from runtime.attention import cpu_kernel
 from runtime.attention.interface import AttentionOptions
@@ -51,14 +51,16 @@ class SegmentBatch:
     """P segments that equally many tokens attend to, for one call of the kernel.
 
     begin: the first slot where the segments lie one behind the other. slots: int64 `[P * SEGMENT]` where they do not; a
-    place behind the last written one repeats a written slot, and is masked. tokens: int64 `[P * n]`, packed rows; one
-    that only fills up the row count repeats another. mask: `[P, 1, n, SEGMENT]` to be added to the scores, or None.
+    place behind the last written one repeats a written slot, and is masked. tokens: int64 `[P * n]`, packed rows.
+    short: how many empty query rows fill the call up. mask: `[P, 1, n * group + short, SEGMENT]`, to be added to the
+    scores, or None.
     """
 
     parts: int
     begin: int
     slots: torch.Tensor | None
     tokens: torch.Tensor
+    short: int
     mask: torch.Tensor | None
 
     def read(self, slots: torch.Tensor) -> torch.Tensor:
@@ -116,10 +118,9 @@ class SegmentLayout:
                 unit.at.append(seeing)
 
     def _make_batches(self) -> None:
-        step = ROWS // math.gcd(self._group, ROWS)
         alike: dict[tuple[int, bool], list[_Unit]] = defaultdict(list)
         for unit in self._units.values():
-            alike[-(-sum(map(len, unit.tokens)) // step) * step, unit.masked].append(unit)
+            alike[sum(map(len, unit.tokens)), unit.masked].append(unit)
         for (size, _), units in alike.items():
             loose: list[_Unit] = []
             for run in _runs(units):
@@ -131,29 +132,26 @@ class SegmentLayout:
                 self._add_batch(size, loose, in_place=False)
 
     def _add_batch(self, size: int, units: list[_Unit], *, in_place: bool) -> None:
-        tokens = np.empty((len(units), size), dtype=np.int64)
-        at = np.empty((len(units), size), dtype=np.int64)
-        for index, unit in enumerate(units):
-            packed, positions = np.concatenate(unit.tokens), np.concatenate(unit.at)
-            count = len(packed)
-            tokens[index, :count], tokens[index, count:] = packed, packed[-1]
-            at[index, :count], at[index, count:] = positions, positions[-1]
-            first = 0 if self._window is None else np.maximum(0, positions - self._window + 1) // SEGMENT
-            result = self._made + index * size + np.arange(count)
-            self._ranks.append((unit.segment - first + np.zeros(count, dtype=np.int64), packed, result))
-        self._made += len(units) * size
+        tokens = np.stack([np.concatenate(unit.tokens) for unit in units])
+        at = np.stack([np.concatenate(unit.at) for unit in units])
+        segments = np.array([unit.segment for unit in units])[:, None]
+        first = 0 if self._window is None else np.maximum(0, at - self._window + 1) // SEGMENT
+        rank = segments - first + np.zeros_like(at)
+        self._ranks.append((rank.ravel(), tokens.ravel(), self._made + np.arange(tokens.size)))
+        self._made += tokens.size
+        # The query heads of a KV head are just more rows of it.
+        short = -size * self._group % ROWS
         mask = None
         if units[0].masked:
-            past = np.array([unit.segment for unit in units])[:, None, None] * SEGMENT + np.arange(SEGMENT)
+            past = segments[..., None] * SEGMENT + np.arange(SEGMENT)
             hidden = past > at[..., None]
             if self._window is not None:
                 hidden |= past <= at[..., None] - self._window
-            # The query heads of a KV head are just more rows of it.
-            hidden = np.repeat(hidden, self._group, axis=1)[:, None]
+            hidden = np.pad(np.repeat(hidden, self._group, axis=1), ((0, 0), (0, short), (0, 0)))[:, None]
             mask = torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))).to(self._device, self._dtype)
         slots = None if in_place else torch.from_numpy(np.concatenate([unit.slots for unit in units])).to(self._device)
         packed_rows = torch.from_numpy(tokens.ravel()).to(self._device)
-        self.batches.append(SegmentBatch(len(units), int(units[0].slots[0]), slots, packed_rows, mask))
+        self.batches.append(SegmentBatch(len(units), int(units[0].slots[0]), slots, packed_rows, short, mask))
 
 
 def _runs(units: list[_Unit]) -> list[list[_Unit]]:
@@ -206,11 +204,14 @@ def _attend(query: torch.Tensor, kv: LayerKV, batch: SegmentBatch, scale: float)
     _, heads, dim = query.shape
     shape = (batch.parts, -1, kv.kv_heads, heads // kv.kv_heads)
     rows = query.index_select(0, batch.tokens).view(*shape, dim).transpose(1, 2).flatten(2, 3)
+    count = rows.shape[2]
+    if batch.short:
+        rows = functional.pad(rows, (0, 0, 0, batch.short))
     keys, values = batch.read(kv.key_slots).to(query.dtype), batch.read(kv.value_slots).to(query.dtype)
     out, lse = cpu_kernel.flash(rows, keys, values, scale, mask=batch.mask)
     of_rows = (batch.parts, kv.kv_heads, -1, heads // kv.kv_heads)
-    out = out.reshape(*of_rows, dim).transpose(1, 2).reshape(-1, heads, dim)
-    return out.float(), lse.reshape(of_rows).transpose(1, 2).reshape(-1, heads)
+    out = out[:, :, :count].reshape(*of_rows, dim).transpose(1, 2).reshape(-1, heads, dim)
+    return out.float(), lse[:, :, :count].reshape(of_rows).transpose(1, 2).reshape(-1, heads)
 
 
 def _join(out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

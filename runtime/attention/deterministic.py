@@ -36,11 +36,13 @@ Ints = NDArray[np.int64]
 class _Unit:
     """Tokens (packed rows) at positions `at` that see something of a segment whose keys lie in these slots.
 
-    masked: whether they see a part of it only. Tokens of several sequences meet where they share the segment.
+    in_place: whether the slots are neighbours. masked: whether the tokens see a part of the segment only. Tokens of
+    several sequences meet where they share it.
     """
 
     segment: int
     slots: Ints
+    in_place: bool
     masked: bool
     tokens: list[Ints]
     at: list[Ints]
@@ -86,8 +88,7 @@ class SegmentLayout:
         self._group = group
         self._units: dict[tuple[bytes, bool], _Unit] = {}
         for row in plan.rows:
-            for segment in range(self._first(row.start), (row.kv_len - 1) // SEGMENT + 1):
-                self._add(row, segment, plan.block_size)
+            self._add(row, plan.block_size)
         self.batches: list[SegmentBatch] = []
         self._made = 0
         self._ranks: list[tuple[Ints, Ints, Ints]] = []
@@ -102,20 +103,28 @@ class SegmentLayout:
         """The first segment that a query at this position sees."""
         return 0 if self._window is None else max(0, position - self._window + 1) // SEGMENT
 
-    def _add(self, row: Row, segment: int, block_size: int) -> None:
-        begin, end = segment * SEGMENT, (segment + 1) * SEGMENT
-        where = np.arange(begin, min(end, row.kv_len))
-        slots = np.full(SEGMENT, int(row.table[begin // block_size]) * block_size + begin % block_size, dtype=np.int64)
-        slots[: len(where)] = row.table[where // block_size].astype(np.int64) * block_size + where % block_size
+    def _add(self, row: Row, block_size: int) -> None:
+        first, last = self._first(row.start), (row.kv_len - 1) // SEGMENT
+        where = np.arange(first * SEGMENT, row.kv_len)
+        flat = np.empty((last - first + 1) * SEGMENT, dtype=np.int64)
+        flat[: len(where)] = row.table[where // block_size].astype(np.int64) * block_size + where % block_size
+        flat[len(where) :] = flat[-SEGMENT]
+        slots = flat.reshape(-1, SEGMENT)
+        in_place = (np.diff(slots, axis=1) == 1).all(axis=1).tolist()
         window = self._window or row.kv_len
-        at = np.arange(max(row.start, begin), min(row.kv_len, end + window - 1))
-        whole = (at >= end - 1) & (at < begin + window)
-        for masked in (False, True):
-            seeing = at[whole != masked]
-            if len(seeing):
-                unit = self._units.setdefault((slots.tobytes(), masked), _Unit(segment, slots, masked, [], []))
-                unit.tokens.append(row.q_start + seeing - row.start)
-                unit.at.append(seeing)
+        for index, segment in enumerate(range(first, last + 1)):
+            begin, end = segment * SEGMENT, (segment + 1) * SEGMENT
+            low, high = max(row.start, begin), min(row.kv_len, end + window - 1)
+            # The first to see all of it, and the first that no longer does; both lie in order where any does.
+            full = min(max(low, end - 1), high)
+            past = max(full, min(begin + window, high))
+            for masked, runs in ((False, [(full, past)]), (True, [(low, full), (past, high)])):
+                at = [np.arange(*run) for run in runs if run[0] < run[1]]
+                if at:
+                    key = slots[index].tobytes(), masked
+                    unit = self._units.setdefault(key, _Unit(segment, slots[index], in_place[index], masked, [], []))
+                    unit.tokens += [row.q_start - row.start + positions for positions in at]
+                    unit.at += at
 
     def _make_batches(self) -> None:
         alike: dict[tuple[int, bool], list[_Unit]] = defaultdict(list)
@@ -161,15 +170,11 @@ def _runs(units: list[_Unit]) -> list[list[_Unit]]:
     end = -1
     for unit in sorted(units, key=lambda unit: int(unit.slots[0])):
         begin = int(unit.slots[0])
-        if not np.array_equal(unit.slots, np.arange(begin, begin + SEGMENT)):
-            runs.append([unit])
-            end = -1
-            continue
-        if begin == end:
+        if unit.in_place and begin == end:
             runs[-1].append(unit)
         else:
             runs.append([unit])
-        end = begin + SEGMENT
+        end = begin + SEGMENT if unit.in_place else -1
     return runs
 
 

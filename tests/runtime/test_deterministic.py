@@ -20,6 +20,7 @@ from runtime.loaded_model import LoadedModel
 from runtime.loader import load_model, prepare_model
 from runtime.packed_product import packed_product, plain_product
 from runtime.row_invariant import RowTile, holds, in_full_vectors, make_row_invariant, on_tiles
+from tests.runtime import test_attention
 from tests.runtime.bit_equality import CASES, BitWork, bit_work, every_length_of_a_hit
 
 Case = Callable[[BitWork], None]
@@ -81,6 +82,15 @@ def test_tiny_hits_beside_a_segment_border(tiny_bits: BitWork, length: int) -> N
 @pytest.mark.parametrize("case", CASES)
 def test_smollm2(smollm2_bits: BitWork, case: Case) -> None:
     case(smollm2_bits)
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 256])
+@pytest.mark.parametrize("make", test_attention.STEPS)
+def test_attention_equals_the_definition(make: Callable[[int], test_attention.Step], block_size: int) -> None:
+    step = make(block_size)
+    for name, options in test_attention.OPTIONS.items():
+        if name != "softcap":
+            step.check("deterministic", options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -69,6 +69,9 @@ class FlashAttention3:
 
 def fa3_obstacle(needs: Needs) -> str | None:
     """Why version 3 does not serve; None when it does."""
+    unfit = needs_gpu(needs, (9, 0), (10, 0)) or needs_half(needs) or needs_one_dim(needs, 256)
+    if unfit is not None:
+        return unfit
     found = library("flash_attn_interface")
     if isinstance(found, str):
         return found
@@ -80,7 +83,7 @@ def fa3_obstacle(needs: Needs) -> str | None:
         return "this build of it has no softcap"
     if needs.dtype == torch.float16 and built.get("FLASHATTENTION_DISABLE_FP16", False):
         return "this build of it has no float16"
-    return needs_gpu(needs, (9, 0), (10, 0)) or needs_half(needs) or needs_one_dim(needs, 256)
+    return None
 
 
 class FlashAttention2:
@@ -137,13 +140,16 @@ class FlashAttention2:
 
 def fa2_obstacle(needs: Needs) -> str | None:
     """Why version 2 does not serve; None when it does."""
+    unfit = needs_gpu(needs, (8, 0)) or needs_half(needs) or needs_one_dim(needs, 256)
+    if unfit is not None:
+        return unfit
     found = library("flash_attn")
     if isinstance(found, str):
         return found
     varlen = getattr(found, "flash_attn_varlen_func", None)
     if varlen is None or not {"block_table", "softcap"} <= inspect.signature(varlen).parameters.keys():
         return "its flash_attn_varlen_func takes no block_table or no softcap: 2.6 or later is needed"
-    return needs_gpu(needs, (8, 0)) or needs_half(needs) or needs_one_dim(needs, 256)
+    return None
 
 
 def left_window(options: AttentionOptions) -> tuple[int, int]:

@@ -248,7 +248,8 @@ def _power_of_two(value: int) -> int:
 
 def triton_obstacle(needs: Needs) -> str | None:
     """Why the kernel does not serve; None when it does."""
+    unfit = needs_gpu(needs, (8, 0))
+    if unfit is not None:
+        return unfit
     found = library("triton")
-    if isinstance(found, str):
-        return found
-    return needs_gpu(needs, (8, 0))
+    return found if isinstance(found, str) else None

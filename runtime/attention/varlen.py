@@ -74,14 +74,15 @@ def takes_pages(parameters: Any) -> bool:
 
 def varlen_obstacle(needs: Needs) -> str | None:
     """Why it does not serve; None when it does."""
+    unfit = needs_gpu(needs, (8, 0)) or needs_half(needs) or needs_one_dim(needs, 256)
+    if unfit is not None:
+        return unfit
     found = library(_MODULE)
     if isinstance(found, str):
         return found
     if not {"scale", "window_size"} <= inspect.signature(found.varlen_attn).parameters.keys():
         return "this torch's varlen_attn takes no scale or no window"
-    if needs.softcap:
-        return "has no softcap"
-    return needs_gpu(needs, (8, 0)) or needs_half(needs) or needs_one_dim(needs, 256)
+    return "has no softcap" if needs.softcap else None
 
 
 def varlen_reads_pages() -> bool:

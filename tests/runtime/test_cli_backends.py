@@ -12,7 +12,8 @@ def test_the_table_names_what_serves_and_why_others_do_not() -> None:
     assert result.exit_code == 0
     rows = {cells[0].strip(): [c.strip() for c in cells] for cells in _rows(result.output)}
     assert rows["sdpa"][2] == "serves"
-    assert rows["varlen"][2] == "has no softcap"
+    assert rows["varlen"][2] == "needs a CUDA GPU, not cpu"
+    assert rows["deterministic"][2] == "has no softcap"
     assert rows["triton"][1] == "in place"
     # In the order in which they would be taken.
     assert list(rows)[:5] == ["fa3", "fa2", "varlen", "triton", "sdpa"]

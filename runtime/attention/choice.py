@@ -128,8 +128,9 @@ def choose(name: str, needs: Needs) -> str:
     for candidate in in_order(needs.block_size):
         obstacle = _obstacle(candidate, needs)
         if obstacle is None:
-            if needs.device.type == "cuda":
-                log.info("attention through %s; passed over: %s", candidate, "; ".join(passed_over) or "none")
+            # On a CPU that nothing made for GPUs serves is no news.
+            others = "; ".join(passed_over) if needs.device.type == "cuda" else ""
+            log.info("attention through %s%s", candidate, f"; passed over: {others}" if others else "")
             return candidate
         passed_over.append(f"{candidate} ({obstacle})")
     raise InvalidRequest("attention", name, f"no back end serves this model here: {'; '.join(passed_over)}")

@@ -82,9 +82,9 @@ class LeaseTable:
         return ended
 
 
-def check_lease_terms(ttl: float, priority: int) -> None:
+def check_lease_terms(ttl_s: float, priority: int) -> None:
     """Raises InvalidArgument for terms outside their limits."""
-    if not 0 < ttl <= 86400 * 7:
-        raise InvalidArgument(f"ttl is {ttl}: it must be above 0 and at most 604800 seconds")
+    if not 0 < ttl_s <= 86400 * 7:
+        raise InvalidArgument(f"ttl_s is {ttl_s}: it must be above 0 and at most 604800 seconds")
     if not 0 <= priority <= MAX_PRIORITY:
         raise InvalidArgument(f"priority is {priority}: it must be from 0 to {MAX_PRIORITY}")

@@ -41,9 +41,9 @@ class Retention:
     # Leases
 
     def lease(
-        self, tokens: ArrayLike, namespace: Namespace, *, ttl: float, priority: int = 50, label: str = ""
+        self, tokens: ArrayLike, namespace: Namespace, *, ttl_s: float, priority: int = 50, label: str = ""
     ) -> tuple[Lease, int]:
-        """Prefer the cached prefix of `tokens` to everything unleased, for `ttl` seconds.
+        """Prefer the cached prefix of `tokens` to everything unleased, for `ttl_s` seconds.
 
         Args:
             priority: 0 to 100; among leased prefixes the lower goes first.
@@ -55,7 +55,7 @@ class Retention:
             LeaseRefused: the leased share of the pool would pass its cap; nothing was changed.
             InvalidArgument, InvalidTokens.
         """
-        check_lease_terms(ttl, priority)
+        check_lease_terms(ttl_s, priority)
         ids = as_tokens(tokens)
         self.expire()
         path = self._path(ids, namespace)
@@ -64,19 +64,19 @@ class Retention:
         )
         if self._tree.leased_tokens + fresh > self.cap_tokens:
             raise LeaseRefused(fresh, self._tree.leased_tokens, self.cap_tokens)
-        lease = self.leases.add(ids.copy(), namespace, priority, self._clock() + ttl, label)
+        lease = self.leases.add(ids.copy(), namespace, priority, self._clock() + ttl_s, label)
         for node, upto in path:
             for mark in _cut_at(node, upto):
                 mark.leases = (*mark.leases, lease)
         self._tree.leased_tokens += fresh
         return lease, path[0][1] if path else 0
 
-    def renew(self, lease_id: int, ttl: float) -> Lease:
-        """Let a lease end `ttl` seconds from now. Raises LeaseNotFound, InvalidArgument."""
+    def renew(self, lease_id: int, ttl_s: float) -> Lease:
+        """Let a lease end `ttl_s` seconds from now. Raises LeaseNotFound, InvalidArgument."""
         self.expire()
         lease = self.leases.get(lease_id)
-        check_lease_terms(ttl, lease.priority)
-        self.leases.renew(lease, self._clock() + ttl)
+        check_lease_terms(ttl_s, lease.priority)
+        self.leases.renew(lease, self._clock() + ttl_s)
         return lease
 
     def release(self, lease_id: int) -> Lease:

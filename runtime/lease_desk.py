@@ -79,7 +79,7 @@ class LeaseDesk:
             self.refused += 1
             raise TooMany("tokens that leases may name, each lease counted by itself", most, "release some leases")
         try:
-            lease, covered = retention.lease(tokens, namespace, ttl=ttl_s, priority=priority, label=label)
+            lease, covered = retention.lease(tokens, namespace, ttl_s=ttl_s, priority=priority, label=label)
         except LeaseRefused:
             self.refused += 1
             raise

@@ -1,4 +1,5 @@
-"""A request that fits alone always runs, whatever is leased, held, forked, limited by a quota or paused.
+"""A request that fits alone always runs, whatever is leased, held, forked, limited by a quota, paused or kept waiting
+at the door, and in whatever order requests are served.
 
 The runtime's scheduler drives the store; a forward pass that knows no model stands in for the engine. It writes into
 every slot what the slot stands for, and reads back what a sequence would attend to.
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 from radix import LeaseRefused, Namespace, PrefixStore
 from radix.eviction import POLICIES
 from runtime.counters import EngineCounters
+from runtime.program_door import ProgramDoor
 from runtime.request import GenerateJob, Request, Run
 from runtime.sampling_params import SamplingParams
 from runtime.scheduler import Scheduler, StepPlan
+from runtime.scheduling_order import ORDERS
 
 NAMESPACES = [Namespace(), Namespace(salt="a"), Namespace(salt="b")]
 TRUNK = [0, 1, 2, 0, 1, 2, 0, 0, 1, 1, 2, 2, 0, 1, 0, 2, 1, 0, 2, 2, 1, 1, 0, 0]
@@ -39,6 +42,7 @@ class Wanted:
     choices: int
     arrives: int
     pause: int
+    program: str | None
 
     @property
     def needed(self) -> int:
@@ -74,6 +78,7 @@ WANTED = st.builds(
     choices=st.sampled_from([1, 1, 2, 3]),
     arrives=st.integers(0, 20),
     pause=st.sampled_from([0, 0, 1, 10, 40]),
+    program=st.sampled_from([None, "a", "b", "c"]),
 )
 ACTS = st.builds(
     Act,
@@ -94,11 +99,12 @@ class Loop:
         self.wanted, self.acts, self.block_size = wanted, acts, block_size
         blocks = max(-(-each.needed // block_size) for each in wanted)
         self.now = 0
+        capacity = blocks * block_size
         self.store = PrefixStore(
             blocks,
             block_size,
             policy,
-            clock=lambda: float(self.now),
+            clock=self.clock,
             history_tokens=1000,
             leasable_share=data.draw(st.sampled_from([0.5, 1.0]), label="leasable share"),
         )
@@ -108,11 +114,19 @@ class Loop:
             max_batch_tokens=data.draw(st.sampled_from([1, 5, 64]), label="batch"),
             max_running=data.draw(st.sampled_from([1, 2, 8]), label="running"),
             explain_across=False,
+            order=data.draw(st.sampled_from(sorted(ORDERS)), label="order"),
+            passes=data.draw(st.sampled_from([0, 1, 1000]), label="passes"),
+            max_itl_s=data.draw(st.sampled_from([None, 0.01, 10.0]), label="longest step"),
+            door=data.draw(st.sampled_from([None, ProgramDoor(capacity, self.clock, wait_s=100)]), label="door"),
+            clock=self.clock,
         )
         self.slots: dict[tuple[int, int], int] = {}
         self.sits: dict[Request, int] = {}
         self.leases: list[int] = []
         self.unfinished: dict[Run, int] = {}
+
+    def clock(self) -> float:
+        return float(self.now)
 
     def run(self) -> None:
         arrivals = sorted(self.wanted, key=lambda each: each.arrives)
@@ -125,6 +139,7 @@ class Loop:
             plan = self.scheduler.schedule()
             assert not plan.impossible, f"a request that fits alone was given up: {plan.impossible[0][1]}"
             self.forward(plan)
+            self.scheduler.stepped(1.0)
             if not arrivals and not self.unfinished:
                 break
         assert not self.unfinished, f"{len(self.unfinished)} runs had not ended after {_STEPS} steps"
@@ -140,6 +155,7 @@ class Loop:
             bypass_cache=wanted.bypass,
             public_tokens=wanted.public_tokens,
             priority=wanted.priority,
+            program=wanted.program,
         )
         request = Request(job, wanted.max_tokens, lambda events: None)
         self.sits[request] = wanted.pause
@@ -156,7 +172,7 @@ class Loop:
         retention, tokens = self.store.retention, chosen.prompt[: act.length]
         if act.kind == "lease":
             try:
-                lease, _ = retention.lease(tokens, chosen.namespace, ttl=1 + 100 * act.value, priority=act.value)
+                lease, _ = retention.lease(tokens, chosen.namespace, ttl_s=1 + 100 * act.value, priority=act.value)
             except LeaseRefused:
                 return
             self.leases.append(lease.id)

@@ -222,7 +222,7 @@ class StoreMachine(RuleBasedStateMachine):
         before = self.store.stats()
         retention = self.store.retention
         try:
-            lease, covered = retention.lease(tokens, namespace, ttl=ttl, priority=priority)
+            lease, covered = retention.lease(tokens, namespace, ttl_s=ttl, priority=priority)
         except LeaseRefused as refused:
             # Looking may have ended leases whose time had come, and nothing else.
             assert self.store.stats().leased_tokens <= before.leased_tokens

@@ -246,8 +246,14 @@ def test_targets_are_told_by_their_prefix() -> None:
 
 
 def test_the_command_prints_json_or_a_table(
-    toy: ToyRuntime, peer: Callable[..., PeerServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toy: ToyRuntime,
+    peer: Callable[..., PeerServer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # In a narrow terminal the ratios are cut off, depending on how wide the figures are.
+    monkeypatch.setenv("COLUMNS", "200")
     vllm, out = peer(), tmp_path / "report.json"
     options = BenchOptions(sessions=1, output_tokens=2)
     targets = [toy.target, f"openai:{vllm.url}"]

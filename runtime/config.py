@@ -72,6 +72,7 @@ class ServeConfig(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"] = setting(
         "auto", MODEL, "auto, float32, bfloat16 or float16.", metavar="DTYPE"
     )
+    weights: Literal["model", "int8"] = setting("model", MODEL, "PLACEHOLDER", metavar="NAME")
     device: str = setting("auto", MODEL, "auto, cpu, cuda, cuda:N or mps.", metavar="DEVICE")
     attention: str = setting(
         "auto", MODEL, "Attention back end; auto takes the best that the device has.", metavar="NAME"
@@ -261,7 +262,7 @@ class ServeConfig(BaseModel):
         0.0,
         WATCH,
         "Of the requests that hit, the share to compute again without the cache when nothing else runs, to compare the "
-        "logits: see [bold]radix-runtime verify[/]. Who comes meanwhile waits for up to 32 tokens' computation.",
+        "logits: see [bold]radix-runtime verify[/]. Who comes meanwhile waits for up to 16 tokens' computation.",
         metavar="SHARE",
         ge=0,
         le=1,

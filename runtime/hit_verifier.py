@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 Outcome = Literal["equal", "close", "mismatch", "skipped"]
 
 # Tokens computed before the engine looks for live work again: what a request that comes meanwhile waits for at most.
-CHUNK = 32
+CHUNK = 16
 # Samples that wait for an idle moment; each holds a row of logits.
 MAX_WAITING = 16
 # Tokens of the reply whose choice is checked too.

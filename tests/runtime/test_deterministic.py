@@ -164,6 +164,13 @@ def test_a_library_without_any_such_size_is_refused(monkeypatch: pytest.MonkeyPa
         make_row_invariant(grouped)
 
 
+def test_off_the_cpu_it_is_refused() -> None:
+    with torch.device("meta"):
+        elsewhere = network()
+    with pytest.raises(ModelRefused, match="on the CPU only, and the model is on meta"):
+        make_row_invariant(elsewhere)
+
+
 def test_a_layer_outside_every_group_is_refused() -> None:
     with pytest.raises(ModelRefused, match=r"model.layers.0.self_attn.q_proj is a linear layer of a kind"):
         make_row_invariant(network())

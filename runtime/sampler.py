@@ -95,13 +95,17 @@ class TokenSampler:
     def distribution(self, row: torch.Tensor, output: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """What `choose` would draw from: int64 [K] token ids in rising order and their float64 [K] probabilities."""
         scores = self._scores(row, output)
-        return (scores.argmax()[None], torch.ones(1).double()) if self._greedy else self._filtered(scores)
+        if self._greedy:
+            return scores.argmax()[None], torch.ones(1).double()
+        token_ids, kept = self._filtered(scores)
+        return token_ids, torch.softmax(kept, dim=-1)
 
     def _scores(self, row: torch.Tensor, output: list[int]) -> torch.Tensor:
         return self._penalties.apply(row[None], output) if self._penalties.active else row[None]
 
-    def _draw(self, token_ids: torch.Tensor, probs: torch.Tensor) -> int:
-        cumulative = torch.cumsum(probs, dim=-1).numpy()
+    def _draw(self, token_ids: torch.Tensor, scores: torch.Tensor) -> int:
+        # The largest score is 0, so that nothing overflows, and nothing needs to sum to 1.
+        cumulative = torch.cumsum(torch.from_numpy(np.exp(scores.numpy())), dim=-1).numpy()
         total = cumulative[-1]
         point = total * self._random.random()
         # Rounding may lift the product to the total: then the last token that has any mass is meant.
@@ -109,6 +113,7 @@ class TokenSampler:
         return int(token_ids[drawn])
 
     def _filtered(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ids that the filters leave, int64 [K] in rising order, and their float64 [K] scores, 0 the largest."""
         token_ids = _all_ids(scores.shape[-1])
         # NumPy, because torch would part a row among its threads, and waking them takes longer than the row.
         values = scores.numpy().astype(np.float64)
@@ -123,7 +128,7 @@ class TokenSampler:
             token_ids, scores = self._nucleus(token_ids, scores)
         if self._min_p is not None:
             token_ids, scores = _finite(token_ids, self._min_p(_NO_HISTORY, scores))
-        return token_ids, torch.softmax(scores[0], dim=-1)
+        return token_ids, scores[0]
 
     def _nucleus(self, token_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # Sorting a whole vocabulary takes milliseconds, so only tokens that may be in the nucleus are sorted, and top_p
@@ -167,11 +172,16 @@ def sample_rows(
         raise BadLogits(rows.bad)
     chosen: list[SampledToken | Exception] = [SampledToken(token, None, ()) for token in rows.best]
     special = [row for row, sampler in enumerate(samplers) if not sampler.plain_greedy]
-    if special:
-        logits = rows.logits[special].detach().to("cpu", torch.float32)
-        for index, row in enumerate(special):
-            try:
-                chosen[row] = samplers[row].choose(logits[index], outputs[row])
-            except Exception as error:
-                chosen[row] = error
+    for row, logits in zip(special, _on_cpu(rows.logits.detach(), special), strict=True):
+        try:
+            chosen[row] = samplers[row].choose(logits, outputs[row])
+        except Exception as error:
+            chosen[row] = error
     return chosen
+
+
+def _on_cpu(logits: torch.Tensor, rows: list[int]) -> list[torch.Tensor]:
+    """These rows in float32. Those of another device come in one copy, those that are there already in none."""
+    if logits.device.type == "cpu" or not rows:
+        return [logits[row].float() for row in rows]
+    return list(logits[rows].to("cpu", torch.float32))

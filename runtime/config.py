@@ -72,7 +72,6 @@ class ServeConfig(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"] = setting(
         "auto", MODEL, "auto, float32, bfloat16 or float16.", metavar="DTYPE"
     )
-    weights: Literal["model", "int8"] = setting("model", MODEL, "PLACEHOLDER", metavar="NAME")
     device: str = setting("auto", MODEL, "auto, cpu, cuda, cuda:N or mps.", metavar="DEVICE")
     attention: str = setting(
         "auto", MODEL, "Attention back end; auto takes the best that the device has.", metavar="NAME"

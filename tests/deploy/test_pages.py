@@ -64,6 +64,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / link).exists(), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_the_pages_name_exist(page: Path) -> None:
+    rooms = "radix|runtime|agent_client|proto|deploy|tests|docs"
+    for path in re.findall(rf"`((?:{rooms})/[\w/.*-]*)`", page.read_text(encoding="utf-8")):
+        assert list(ROOT.glob(path)), path
+
+
 def test_the_readme_names_settings_with_their_defaults() -> None:
     rows = re.findall(r"^\| (`--[^|]*) \| ([^|]*) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) > 5

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from runtime.cli_backends import backends
 from runtime.cli_bench import bench
+from runtime.cli_simulate import simulate
 from runtime.cli_verify import verify
 from runtime.config import ServeConfig, build_config
 from runtime.settings import BadConfig, flag_help
@@ -159,5 +160,6 @@ def serve(
 
 
 app.command()(bench)
+app.command()(simulate)
 app.command()(verify)
 app.command()(backends)

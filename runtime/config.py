@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from radix.eviction import DEFAULT_POLICY, POLICIES
-from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
+from runtime.scheduling_order import DEFAULT_HOLD_BACK_S, DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
 from runtime.settings import BadConfig, explain, setting
 
 MODEL, LISTEN, POOL, KEEP = "Model", "Listening", "KV pool", "What is kept"
@@ -215,6 +215,16 @@ class ServeConfig(BaseModel):
         metavar="N",
         ge=0,
         le=1_000_000,
+    )
+    hold_back_seconds: float = setting(
+        DEFAULT_HOLD_BACK_S,
+        WORK,
+        "When live sessions need more than the pool, calls of the latest wait, each place in line for so long at most, "
+        "instead of evicting what the others go on from. 0 lets everybody in.",
+        metavar="SECONDS",
+        ge=0,
+        le=86400,
+        allow_inf_nan=False,
     )
     max_itl_ms: float | None = setting(
         None,

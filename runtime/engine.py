@@ -30,6 +30,7 @@ from runtime.kv_pool import KVPool
 from runtime.loaded_model import LoadedModel
 from runtime.logit_rows import BadLogits, LogitRows
 from runtime.model_runner import ModelRunner
+from runtime.program_door import ProgramDoor
 from runtime.request import GenerateJob, Request, Run
 from runtime.sampler import SampledToken, TokenSampler, sample_rows
 from runtime.scheduler import Scheduler, StepPlan
@@ -53,6 +54,7 @@ class EngineConfig:
         max_running: choices that run at once.
         max_queue: requests that wait at most.
         order, passes, max_itl_s: see `runtime.scheduler.Scheduler`.
+        hold_back_s: see `wait_s` of `runtime.program_door.ProgramDoor`; 0 is no door.
         drafts: None verifies none.
         leasable_share: of the pool, how much leases may cover together.
         record_events: keep block events for whoever takes them with `call(PrefixStore.events)`.
@@ -70,6 +72,7 @@ class EngineConfig:
     order: str = DEFAULT_ORDER
     passes: int = DEFAULT_PASSES
     max_itl_s: float | None = None
+    hold_back_s: float = 0.0
     drafts: DraftSettings | None = None
     eviction: str = DEFAULT_POLICY
     leasable_share: float = 0.5
@@ -122,6 +125,7 @@ class Engine:
             history_tokens=_HISTORY_POOLS * pool_tokens,
             leasable_share=config.leasable_share,
         )
+        door = ProgramDoor(pool_tokens, time.monotonic, wait_s=config.hold_back_s)
         self._scheduler = Scheduler(
             self._store,
             self.counters,
@@ -131,6 +135,7 @@ class Engine:
             order=config.order,
             passes=config.passes,
             max_itl_s=config.max_itl_s,
+            door=door if config.hold_back_s else None,
         )
         self._drafter = None if config.drafts is None else Drafter(self._store, config.drafts, self.counters)
         if self._drafter is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import count, islice
 
 from radix import PrefixStore
@@ -92,10 +92,10 @@ class RunQueue:
         """A run is admitted, or ended."""
         self._waiting.pop(run, None)
 
-    def in_order(self, admitted: Iterable[Run]) -> list[Run]:
-        """The waiting and the `admitted`, who shall be served first in front."""
+    def in_order(self, admitted: Iterable[Run], held_back: Callable[[Run], bool]) -> list[Run]:
+        """The `admitted` and the waiting that are not held back, who shall be served first in front."""
         self._rank_some()
-        runs = [*admitted, *self._waiting]
+        runs = [*admitted, *(run for run in self._waiting if not held_back(run))]
         if not runs:
             return runs
         runs.sort(key=_ticket)

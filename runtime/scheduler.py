@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from radix import Cause, Copy, OutOfBlocks, PrefixStore, Sequence, Verdict, common_prefix
 from runtime.counters import EngineCounters
+from runtime.program_door import ProgramDoor
 from runtime.request import GenerateJob, Request, Run
 from runtime.run_queue import RunQueue
 from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
@@ -54,6 +55,7 @@ class Scheduler:
         passes: see `runtime.run_queue.RunQueue`.
         max_itl_s: cut prompts so that steps with decoding sequences take no longer; None cuts them at
             `max_batch_tokens` only.
+        door: who may be admitted beside others; None lets everybody in.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Scheduler:
         order: str = DEFAULT_ORDER,
         passes: int = DEFAULT_PASSES,
         max_itl_s: float | None = None,
+        door: ProgramDoor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -84,16 +87,22 @@ class Scheduler:
         self._steps = 0
         self._pacer = None if max_itl_s is None else StepPacer(max_itl_s)
         self._shape = StepShape()
+        self._door = door
 
     def enqueue(self, run: Run) -> None:
         self.waiting.add(run)
-        self._refresh(run)
+        if self._door is not None:
+            self._door.arrived(run)
+        if not self._held_back(run):
+            self._refresh(run)
 
     def remove(self, run: Run) -> None:
         """Forget a run and give back what it holds."""
         if run in self.running:
             self.running.remove(run)
         self.waiting.discard(run)
+        if self._door is not None:
+            self._door.left(run)
         if run.seq is not None:
             self._leave_pool(run)
 
@@ -162,7 +171,9 @@ class Scheduler:
         if self._pacer is not None:
             step.room = self._pacer.begin(StepShape.of(step.plan.work))
         step.running = sum(run.seq is not None for run in self.running)
-        in_order = self.waiting.in_order(prefilling)
+        in_order = self.waiting.in_order(prefilling, self._held_back)
+        if not in_order and not step.running:
+            in_order = self.waiting.in_order((), _nobody)[:1]
         budget = step.budget
         for run in in_order:
             if step.budget == 0:
@@ -175,6 +186,9 @@ class Scheduler:
         if step.budget < budget:
             self.waiting.turn_over(step.done)
         self._refresh_one([run for run in in_order[: 2 * _REFRESHED_PREFIXES] if run in self.waiting])
+
+    def _held_back(self, run: Run) -> bool:
+        return self._door is not None and self._door.holds_back(run)
 
     def _serve_waiting(self, run: Run, step: _Step) -> None:
         """Admit a run, or compute what it waits for."""
@@ -252,6 +266,8 @@ class Scheduler:
         step.running += 1
         step.plan.copies += copies
         self._count_admission(run, seq, step.plan)
+        if self._door is not None:
+            self._door.admitted(run, seq.matched)
         self._plan(run, step)
 
     def _reserve_prompt(self, seq: Sequence, run: Run) -> list[Copy]:
@@ -361,6 +377,10 @@ class _Step:
         self.running = 0
         self.full = False
         self.room: PromptRoom | None = None
+
+
+def _nobody(run: Run) -> bool:
+    return False
 
 
 def _shareable(a: GenerateJob, b: GenerateJob) -> int:

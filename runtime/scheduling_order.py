@@ -64,5 +64,6 @@ def program(call: Standing) -> Key:
 
 
 DEFAULT_PASSES = 3
+DEFAULT_HOLD_BACK_S = 120.0
 DEFAULT_ORDER = "fcfs"
 ORDERS: dict[str, Order] = {"fcfs": fcfs, "lpm": lpm, "priority": priority, "program": program}

@@ -120,6 +120,7 @@ class Runtime:
                 order=config.order,
                 drafts=DraftSettings.named(config.drafts, config.draft_tokens),
                 passes=config.order_passes,
+                hold_back_s=config.hold_back_seconds,
                 max_itl_s=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
                 eviction=config.eviction,
                 leasable_share=config.leasable_share,

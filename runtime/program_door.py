@@ -14,7 +14,6 @@ from itertools import count
 from runtime.request import Run
 from runtime.tool_pauses import ToolPauses
 
-DEFAULT_WAIT_S = 120.0
 # Programs grow after they were let in. At this share the simulated loops grew into the pool and seldom out of it.
 _FILLED_SHARE = 0.7
 # A program that has not come back within the time in which so many percent of the pauses were over is taken for ended.
@@ -67,7 +66,7 @@ class ProgramDoor:
         capacity: int,
         clock: Callable[[], float],
         *,
-        wait_s: float = DEFAULT_WAIT_S,
+        wait_s: float,
         pauses: ToolPauses | None = None,
     ) -> None:
         self._capacity = _FILLED_SHARE * capacity

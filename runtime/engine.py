@@ -125,7 +125,6 @@ class Engine:
             history_tokens=_HISTORY_POOLS * pool_tokens,
             leasable_share=config.leasable_share,
         )
-        door = ProgramDoor(pool_tokens, time.monotonic, wait_s=config.hold_back_s)
         self._scheduler = Scheduler(
             self._store,
             self.counters,
@@ -135,7 +134,7 @@ class Engine:
             order=config.order,
             passes=config.passes,
             max_itl_s=config.max_itl_s,
-            door=door if config.hold_back_s else None,
+            door=ProgramDoor(pool_tokens, time.monotonic, wait_s=config.hold_back_s) if config.hold_back_s else None,
         )
         self._drafter = None if config.drafts is None else Drafter(self._store, config.drafts, self.counters)
         if self._drafter is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,6 +64,7 @@ class Session:
     Attributes:
         family: shared by all sessions that were forked, directly or not, from one.
         closed: no longer in the table.
+        messages: grows and is cut; a message itself is never changed, since forks share it.
     """
 
     def __init__(self, session_id: str, namespace: Namespace, now: float) -> None:
@@ -143,7 +143,7 @@ class Session:
         child = Session(session_id, self.namespace, now)
         child.family = self.family
         child.kind = self.kind
-        child.messages = copy.deepcopy(self.messages)
+        child.messages = self.messages.copy()
         child.turn_ends = self.turn_ends.copy()
         child.tools = self.tools
         child.template_kwargs = self.template_kwargs

@@ -43,10 +43,11 @@ def test_a_fork_goes_on_by_itself(table: SessionTable) -> None:
     child = table.fork("p", "c")
     child.append([4])
     parent.append([5])
-    child.messages[0]["content"] = "changed"
+    child.add_chat_turn([{"role": "user", "content": "and?"}], {"role": "assistant", "content": "no"})
     assert (parent.tokens.tolist(), child.tokens.tolist()) == ([1, 2, 3, 5], [1, 2, 3, 4])
     assert (child.kind, child.namespace) == ("chat", SPACE)
-    assert parent.messages[0]["content"] == "hi"
+    assert [message["content"] for message in parent.messages] == ["hi", "yes"]
+    assert [message["content"] for message in child.messages] == ["hi", "yes", "and?", "no"]
 
 
 def test_one_turn_at_a_time(table: SessionTable) -> None:

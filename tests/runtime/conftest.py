@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import redis
 from transformers import AutoTokenizer
 
 from radix.metadata_client import connect
+from runtime.config import ServeConfig
 from runtime.embedded_redis import EmbeddedRedis
 from runtime.loaded_model import LoadedModel
 from runtime.loader import load_model
@@ -68,3 +71,17 @@ def client(valkey: EmbeddedRedis) -> redis.Redis:
 def store() -> LockedStore:
     """A store for a publisher to publish."""
     return LockedStore()
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
+    """The configs that `serve` was about to run with."""
+    seen: list[ServeConfig] = []
+
+    def record(config: ServeConfig) -> int:
+        seen.append(config)
+        return 0
+
+    # The real module loads torch, which no setting needs.
+    monkeypatch.setitem(sys.modules, "runtime.server", SimpleNamespace(run_server=record))
+    return seen

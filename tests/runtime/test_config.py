@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from runtime import cli
 from runtime.config import ServeConfig, build_config, parse_size
 from runtime.settings import BadConfig
-
-
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
-    """The configs that `serve` was about to run with."""
-    seen: list[ServeConfig] = []
-
-    def record(config: ServeConfig) -> int:
-        seen.append(config)
-        return 0
-
-    # The real module loads torch, which no setting needs.
-    monkeypatch.setitem(sys.modules, "runtime.server", SimpleNamespace(run_server=record))
-    return seen
-
-
-def run(*args: str, env: dict[str, str] | None = None) -> Any:
-    # A wide terminal, so that no message is broken over two lines.
-    return CliRunner().invoke(cli.app, ["serve", *args], env={"COLUMNS": "400", "TERM": "dumb", **(env or {})})
+from tests.runtime.serve_command import run
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(served: list[ServeConfig], tmp_path: Path) -> None:
@@ -133,7 +110,7 @@ def test_sizes_that_are_none(text: str) -> None:
 
 
 def test_every_setting_is_a_flag_and_has_help() -> None:
-    result = CliRunner().invoke(cli.app, ["serve", "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    result = run("--help")
     for name in ServeConfig.model_fields:
         assert f"--{name.replace('_', '-')} " in result.output
 

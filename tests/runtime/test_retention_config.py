@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from radix.eviction import POLICIES
-from runtime import cli
 from runtime.config import ServeConfig, parse_quota
-
-
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
-    seen: list[ServeConfig] = []
-    # The real module loads torch, which no setting needs.
-    monkeypatch.setitem(sys.modules, "runtime.server", SimpleNamespace(run_server=lambda c: seen.append(c) or 0))
-    return seen
-
-
-def run(*args: str, env: dict[str, str] | None = None) -> Any:
-    return CliRunner().invoke(cli.app, ["serve", *args], env={"COLUMNS": "400", "TERM": "dumb", **(env or {})})
+from tests.runtime.serve_command import run
 
 
 def test_they_come_by_flag(served: list[ServeConfig]) -> None:

@@ -13,12 +13,12 @@ import transformers
 
 from radix import Copy
 from runtime.attention import make_backend
-from runtime.attention.hook import plain_attention
 from runtime.batch import BatchItem, StepPlan
 from runtime.forward import ModelForward
 from runtime.loaded_model import LoadedModel
 from runtime.loader import prepare_model
 from runtime.model_runner import ModelRunner
+from tests.runtime.plain_forward import ordinary
 
 BLOCK = 4
 WINDOW = 7
@@ -139,13 +139,6 @@ def runner(request: pytest.FixtureRequest, loaded: LoadedModel) -> ModelRunner:
 
 def prompt(seed: int, length: int = LENGTH) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, VOCAB, length).astype(np.int32)
-
-
-def ordinary(loaded: LoadedModel, tokens: np.ndarray) -> torch.Tensor:
-    with torch.inference_mode(), plain_attention(loaded.model):
-        ids = torch.from_numpy(tokens.astype(np.int64))[None]
-        logits: torch.Tensor = loaded.model(input_ids=ids, use_cache=False).logits[0].float()
-        return logits
 
 
 def all_rows(runner: ModelRunner, items: list[BatchItem]) -> list[torch.Tensor]:

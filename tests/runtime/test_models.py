@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from runtime.attention.hook import plain_attention
 from runtime.batch import BatchItem, StepPlan
 from runtime.loaded_model import LoadedModel
 from runtime.model_runner import ModelRunner
+from tests.runtime.plain_forward import ordinary
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
@@ -32,13 +32,6 @@ def english(loaded: LoadedModel, length: int) -> np.ndarray:
     ids = loaded.tokenizer(TEXT).input_ids
     assert len(ids) >= length
     return np.array(ids[:length], np.int32)
-
-
-def eager(loaded: LoadedModel, tokens: np.ndarray) -> torch.Tensor:
-    with torch.inference_mode(), plain_attention(loaded.model):
-        ids = torch.from_numpy(tokens.astype(np.int64))[None]
-        logits: torch.Tensor = loaded.model(input_ids=ids, use_cache=False).logits[0].float()
-        return logits
 
 
 def through_the_cache(loaded: LoadedModel, tokens: np.ndarray, chunks: list[int]) -> torch.Tensor:
@@ -72,7 +65,7 @@ def perplexity(logits: torch.Tensor, tokens: np.ndarray) -> float:
 
 def test_smollm2_equals_the_eager_forward(smollm2: LoadedModel) -> None:
     tokens = english(smollm2, 420)
-    wanted = eager(smollm2, tokens)
+    wanted = ordinary(smollm2, tokens)
     assert_same(through_the_cache(smollm2, tokens, [300, 1, 1, 17, 64, 37]), wanted)
     assert perplexity(wanted, tokens) < LARGEST_PERPLEXITY
 
@@ -81,7 +74,7 @@ def test_gemma3_equals_the_eager_forward_beyond_its_window(gemma3: LoadedModel) 
     assert gemma3.model.config.sliding_window == 512
     assert (gemma3.info.kv_heads, gemma3.info.head_dim, gemma3.info.context_length) == (1, 256, 32768)
     tokens = english(gemma3, 760)
-    wanted = eager(gemma3, tokens)
+    wanted = ordinary(gemma3, tokens)
     assert_same(through_the_cache(gemma3, tokens, [600, 1, 1, 100, 58]), wanted)
     assert perplexity(wanted, tokens) < LARGEST_PERPLEXITY
 

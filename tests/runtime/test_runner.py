@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from runtime.attention.hook import plain_attention
 from runtime.batch import BatchItem
 from runtime.errors import InvalidRequest
 from runtime.loaded_model import LoadedModel
 from runtime.loader import prepare_model
 from runtime.model_runner import ModelRunner
+from tests.runtime.plain_forward import ordinary
 
 BLOCK = 4
 VOCAB = 60
@@ -43,12 +43,6 @@ def runner(llama: LoadedModel) -> ModelRunner:
     return ModelRunner(llama, 16, BLOCK, fill=float("nan"))
 
 
-def plain(loaded: LoadedModel, tokens: np.ndarray) -> torch.Tensor:
-    with torch.inference_mode(), plain_attention(loaded.model):
-        logits: torch.Tensor = loaded.model(input_ids=torch.from_numpy(tokens).long()[None], use_cache=False).logits[0]
-        return logits
-
-
 def item(tokens: list[int], start: int, table: list[int], **fields: Any) -> BatchItem:
     return BatchItem(np.array(tokens, np.int32), start, np.array(table, np.int32), **fields)
 
@@ -59,14 +53,14 @@ def test_logits_come_in_item_order_for_those_that_want_them(llama: LoadedModel, 
     logits = runner.forward(items)
     assert logits.dtype == torch.float32
     assert logits.shape == (2, VOCAB)
-    torch.testing.assert_close(logits, torch.stack([plain(llama, prompts[i])[-1] for i in (0, 2)]))
+    torch.testing.assert_close(logits, torch.stack([ordinary(llama, prompts[i])[-1] for i in (0, 2)]))
 
 
 def test_the_last_rows_of_an_item_come_in_order(llama: LoadedModel, runner: ModelRunner) -> None:
     prompts = [np.arange(start, start + 6, dtype=np.int32) for start in (10, 20, 30)]
     rows = [3, 0, 6]
     items = [BatchItem(p, 0, np.array([2 * i, 2 * i + 1], np.int32), rows[i]) for i, p in enumerate(prompts)]
-    wanted = torch.cat([plain(llama, p)[len(p) - k :] for p, k in zip(prompts, rows, strict=True)])
+    wanted = torch.cat([ordinary(llama, p)[len(p) - k :] for p, k in zip(prompts, rows, strict=True)])
     torch.testing.assert_close(runner.forward(items), wanted)
 
 
@@ -74,13 +68,13 @@ def test_a_step_without_logits_still_writes(llama: LoadedModel, runner: ModelRun
     tokens = np.arange(8, dtype=np.int32)
     assert runner.forward([BatchItem(tokens[:6], 0, np.array([9, 3], np.int32), 0)]).shape == (0, VOCAB)
     got = runner.forward([BatchItem(tokens[6:], 6, np.array([9, 3], np.int32))])
-    torch.testing.assert_close(got[0], plain(llama, tokens)[-1])
+    torch.testing.assert_close(got[0], ordinary(llama, tokens)[-1])
 
 
 def test_pad_ids_are_ordinary_tokens(llama: LoadedModel, runner: ModelRunner) -> None:
     tokens = np.array([PAD, PAD, 5, PAD, 7, PAD, PAD, 9, PAD], np.int32)
     got = runner.forward([BatchItem(tokens, 0, np.arange(3, dtype=np.int32))])
-    torch.testing.assert_close(got[0], plain(llama, tokens)[-1])
+    torch.testing.assert_close(got[0], ordinary(llama, tokens)[-1])
 
 
 def test_one_answer_whatever_shares_the_batch(llama: LoadedModel, runner: ModelRunner) -> None:
@@ -137,7 +131,7 @@ def test_a_failed_step_leaves_the_runner_usable(llama: LoadedModel, runner: Mode
         runner.forward([BatchItem(tokens[6:], 6, table)])
     runner.backend = good
     got = runner.forward([BatchItem(tokens[6:], 6, table)])
-    torch.testing.assert_close(got[0], plain(llama, tokens)[-1])
+    torch.testing.assert_close(got[0], ordinary(llama, tokens)[-1])
 
 
 def test_the_hook_serves_runners_only(llama: LoadedModel) -> None:

@@ -118,6 +118,7 @@ def group_linears(network: nn.Module, **probe: Any) -> int:
             return 0
         # From here on nobody but the groups holds the weights, so that each is freed as soon as it is packed.
         places.clear()
+        inputs.clear()
         for group in groups:
             group.pack()
     return len(groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from runtime import linear_groups
 from runtime.linear_groups import GroupMember, group_linears
 from runtime.packed_product import packed_product, plain_product
 
@@ -180,6 +182,22 @@ def test_a_packed_product_that_answers_otherwise_is_not_used(monkeypatch: pytest
     weight = torch.ones(8, 4)
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", wrong)
     assert packed_product(weight, None) is None
+
+
+def test_the_layers_are_let_go_before_their_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a model would be in memory twice while it loads."""
+    network = made()
+    layers = [weakref.ref(module) for module in network.modules() if isinstance(module, nn.Linear)]
+    alive = []
+
+    def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        alive.append(sum(layer() is not None for layer in layers))
+        return packed_product(weight, bias)
+
+    monkeypatch.setattr(linear_groups, "packed_product", pack)
+    group_linears(network, x=rows(2))
+    assert len(layers) == 12
+    assert max(alive) <= 1
 
 
 def test_other_dtypes_keep_their_layers_or_answer_as_they_do() -> None:

@@ -33,7 +33,6 @@ class ChoiceOutput:
     ) -> None:
         self.index = index
         self.token_ids: list[int] = []
-        self._params = params
         self._max_tokens = max_tokens
         self._eos = frozenset() if params.ignore_eos else eos_token_ids
         self._stop_ids = frozenset(params.stop_token_ids)

@@ -73,9 +73,9 @@ def half_workload(
     expected: list[list[int]] = []
     noise = 0.0
     for prompt in prompts:
-        tokens = list(prompt)
-        for _ in range(n):
-            tokens.append(int(logits(truth, tokens)[-1].argmax()))
+        ids = torch.tensor([prompt])
+        asked = {"do_sample": False, "min_new_tokens": n, "max_new_tokens": n, "eos_token_id": -1, "pad_token_id": 0}
+        tokens = truth.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **asked)[0].tolist()
         expected.append(tokens[len(prompt) :])
         noise = max(noise, float((logits(narrow, tokens) - logits(truth, tokens)).abs().max()))
     return HalfWorkload(

@@ -44,7 +44,7 @@ def tiny_half(calm_model: Path, request: pytest.FixtureRequest) -> HalfWorkload:
 def smollm2_half(request: pytest.FixtureRequest) -> HalfWorkload:
     loaded: LoadedModel = load_model("smollm2", dtype=request.param, device="cpu")
     folder, _ = locate("smollm2", DTYPES[request.param])
-    return half_workload(loaded, folder, count=4, n=6, hit_lengths=[1, 15, 16, 17, 31, 43])
+    return half_workload(loaded, folder, count=4, n=12, hit_lengths=[1, 15, 16, 17, 31, 43])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -64,7 +64,8 @@ def test_smollm2(smollm2_half: HalfWorkload, case: Case) -> None:
 def test_smollm2_is_judged_strictly(smollm2_half: HalfWorkload, record_property: Callable[[str, object], None]) -> None:
     record_property("noise", smollm2_half.noise)
     print(f"noise {smollm2_half.noise:.3f}, tokens that pass at a place {smollm2_half.admissible():.2f}")
-    assert smollm2_half.admissible() < 4
+    # Of 49,152.
+    assert smollm2_half.admissible() < 20
 
 
 def test_the_pool_has_the_dtype(tiny_half: HalfWorkload) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from runtime.attention.cpu_kernel import flash, join_two
-from runtime.attention.cpu_wide import supports_wide, wide
 from runtime.batch import Row, StepPlan
 from runtime.kv_pool import LayerKV
 
@@ -146,11 +145,8 @@ def _over(
     """
     keys, values = _read(kv, plan, index, low, high, grouped)
     kv_heads, group, count, dim = grouped.shape
-    queries = grouped.reshape(kv_heads, group * count, dim)
-    if mask is None and supports_wide(queries):
-        out, lse = wide(queries, keys, values, scale)
-    else:
-        out, lse = flash(queries[None], keys[None], values[None], scale, mask=mask)
+    queries = grouped.reshape(1, kv_heads, group * count, dim)
+    out, lse = flash(queries, keys[None], values[None], scale, mask=mask)
     return out.reshape(kv_heads, group, count, dim), lse.reshape(kv_heads, group, count)
 
 

@@ -20,9 +20,6 @@ _LEAST_GAIN = 1.03
 # up, in steps.
 _TRIAL_SHARE = 0.004
 _TRIALS_SAVED = 1.0
-# Where the expected gain is below this, what drafting costs is checked by a step without drafts every so often.
-_UNSURE_GAIN = 1.3
-_CHECK_EVERY = 32
 # What a row beside a prompt chunk costs, in tokens of decoding, until both were measured.
 _FIRST_ROW_COST = 0.3
 
@@ -45,7 +42,6 @@ class DraftControl:
         self.costs = StepCosts()
         self._kinds: dict[Hashable, tuple[float, float]] = {}
         self._trial_credit = 0.0
-        self._unchecked = 0
 
     def chance(self, record: RunRecord, draft: Draft) -> float:
         """The probability that a token of this draft holds where the ones before it did."""
@@ -73,7 +69,7 @@ class DraftControl:
         steps.sort(key=lambda step: -step[0])
         steps = steps[:room]
         worth = self._worth_beside_prompt(steps, batch) if beside_prompt else self._worth(steps, batch)
-        if not worth and steps and not beside_prompt:
+        if not worth and steps and not beside_prompt and not self.costs.check_due(batch):
             worth = self._trial(batch)
         for _, i in steps[:worth]:
             lengths[i] += 1
@@ -100,10 +96,7 @@ class DraftControl:
             rate = tokens / self.costs.ratio(batch, extra)
             if rate > best:
                 best, worth = rate, extra
-        if worth == 0 or best > batch * _UNSURE_GAIN:
-            return worth
-        self._unchecked = (self._unchecked + 1) % _CHECK_EVERY
-        return worth if self._unchecked else 0
+        return 0 if self.costs.check_due(batch) else worth
 
     def _worth_beside_prompt(self, steps: list[tuple[float, int]], batch: int) -> int:
         """The number of rows that are likelier to save a decoded token than they cost time that one takes."""

@@ -16,8 +16,10 @@ from runtime.tool_pauses import ToolPauses
 
 # Programs grow after they were let in. At this share the simulated loops grew into the pool and seldom out of it.
 _FILLED_SHARE = 0.7
-# A program that has not come back within the time in which so many percent of the pauses were over is taken for ended.
+# A program that has not come back within the time in which so many percent of the pauses were over is not waited for.
 _PAUSE_PERCENTILE = 95.0
+# And after so many times that long its place is forgotten, too.
+_FORGOTTEN_AFTER = 20
 _ANY_TOOL = ""
 
 
@@ -58,7 +60,7 @@ class ProgramDoor:
     Args:
         capacity: tokens of the pool.
         wait_s: see above.
-        pauses: between the calls of programs; tells how long one that does not call keeps its claim and its place.
+        pauses: between the calls of programs; tells how long room is kept for one that does not call.
     """
 
     def __init__(
@@ -129,13 +131,14 @@ class ProgramDoor:
         self._valid_until = -math.inf
 
     def _work_out(self, now: float) -> None:
-        """Drop claims that lapsed, and find who is in until something changes."""
+        """Forget who stayed away, and find who is in until something changes."""
         keeps_s = self._pauses.expected_s(_ANY_TOOL)
-        lapses = {name: claim.idle_since + keeps_s for name, claim in self._claims.items() if not claim.calls}
-        for name, at in lapses.items():
-            if at <= now:
+        idle = {name: claim.idle_since for name, claim in self._claims.items() if not claim.calls}
+        for name, since in idle.items():
+            if since + _FORGOTTEN_AFTER * keeps_s <= now:
                 del self._claims[name]
-        self._find_in()
+        away = {name for name, since in idle.items() if since + keeps_s <= now}
+        self._find_in(away)
         if now >= self._promoted_at + self._wait_s:
             longest = min(
                 (claim for name, claim in self._claims.items() if claim.waiting and name not in self._in),
@@ -145,15 +148,17 @@ class ProgramDoor:
             if longest is not None and now >= _came(longest) + self._wait_s:
                 longest.place = next(self._front)
                 self._promoted_at = now
-                self._find_in()
+                self._find_in(away)
         outside = [_came(claim) for name, claim in self._claims.items() if claim.waiting and name not in self._in]
         promotes = max(min(outside), self._promoted_at) + self._wait_s if outside else math.inf
-        self._valid_until = min([promotes, *(at for at in lapses.values() if at > now)])
+        self._valid_until = min([promotes, *(since + keeps_s for name, since in idle.items() if name not in away)])
 
-    def _find_in(self) -> None:
+    def _find_in(self, away: set[Hashable]) -> None:
         self._in = set()
         total = 0
         for name, claim in sorted(self._claims.items(), key=lambda item: item[1].place):
+            if name in away:
+                continue
             total += claim.own
             if total <= self._capacity or not self._in:
                 self._in.add(name)

@@ -85,6 +85,7 @@ class Harness:
         bypass_cache: bool = False,
         prefill_only: bool = False,
         public_tokens: int = 0,
+        program: str | None = None,
         on_event: Callable[[Reply, Event], None] | None = None,
         **sampling: Any,
     ) -> Reply:
@@ -97,6 +98,7 @@ class Harness:
             bypass_cache=bypass_cache,
             prefill_only=prefill_only,
             public_tokens=public_tokens,
+            program=program,
         )
         reply.handle = self.engine.submit(job, reply.take)
         return reply

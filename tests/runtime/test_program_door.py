@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from radix import Namespace
+from runtime.errors import RequestCancelled
+from runtime.loaded_model import LoadedModel
 from runtime.loop_simulation import LoopSimulation, Outcome, working_set
 from runtime.loop_traces import Loop, LoopCall
 from runtime.program_door import ProgramDoor
 from runtime.request import GenerateJob, Request, Run
 from runtime.scheduler import Scheduler
 from runtime.step_time import StepCost
+from tests.runtime.engine_harness import running
+from tests.runtime.test_engine import prompt
 
 COST = StepCost(step=0.02, row=0.005, context_token=1e-6, prompt_token=1.2e-3, prompt_pair=1e-7)
 
@@ -149,3 +153,15 @@ def test_every_call_is_served_however_small_the_pool() -> None:
     for wait_s in (0.5, 1e6):
         outcome = simulate(12, largest // 16 + 1, wait_s)
         assert len(outcome.call_s) == 12 * 9
+
+
+def test_held_back_calls_can_be_cancelled_and_the_others_write_the_same(tiny: LoadedModel) -> None:
+    with running(tiny) as roomy:
+        expected = [roomy.run(prompt(120, i), max_tokens=20).tokens for i in range(5)]
+    with running(tiny, num_blocks=20, hold_back_s=600.0) as tight:
+        replies = [tight.submit(prompt(120, i), max_tokens=20, program=f"p{i}") for i in range(5)]
+        held = tight.submit(prompt(120, 5), max_tokens=20, program="p5")
+        assert held.handle is not None
+        held.handle.cancel()
+        assert isinstance(held.wait().error, RequestCancelled)
+        assert [reply.tokens for reply in replies] == expected

@@ -90,7 +90,7 @@ def simulate(
 
     try:
         loops = read_loops(trace, sessions, pause_s=pause_s, longest_pause_s=longest_pause_s, max_context=max_context)
-    except (OSError, ValueError, RuntimeServiceError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeServiceError) as error:
         raise typer.BadParameter(str(error), param_hint="TRACE") from None
     needed = working_set(loops, BLOCK_SIZE)
     results = []

@@ -63,7 +63,7 @@ def read_loops(file: Path, sessions: int, *, pause_s: float, longest_pause_s: fl
         max_context: tokens of prompt and output at most.
 
     Raises:
-        InvalidRequest: a line that is neither.
+        InvalidRequest: a line that is neither, or no calls.
     """
     drawn = random.Random(0)
     loops = []
@@ -75,7 +75,7 @@ def read_loops(file: Path, sessions: int, *, pause_s: float, longest_pause_s: fl
             elif "requests" in session:
                 calls = _hash_ids(session["requests"], session["block_size"], number, longest_pause_s)
             else:
-                raise InvalidRequest("trace", f"{file} line {number + 1}", "a line holds messages or requests")
+                raise InvalidRequest(f"line {number + 1}", sorted(session)[:4], "must hold messages or requests")
             loop = []
             for call in calls:
                 if call.length + len(call.output) > max_context:
@@ -83,6 +83,8 @@ def read_loops(file: Path, sessions: int, *, pause_s: float, longest_pause_s: fl
                 loop.append(call)
             if loop:
                 loops.append(loop)
+    if not loops:
+        raise InvalidRequest("trace", str(file), f"no session has a call of up to {max_context} tokens")
     return loops
 
 

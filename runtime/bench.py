@@ -20,7 +20,8 @@ import torch
 from radix import Namespace, PrefixStore
 from radix.bench import machine
 from runtime.bench_load import Ints, Prompts, Readers, fill, remember
-from runtime.engine import Engine, EngineConfig
+from runtime.engine import Engine
+from runtime.engine_config import EngineConfig
 from runtime.kv_events import KvEventHub
 from runtime.loaded_model import LoadedModel
 from runtime.request import GenerateJob

@@ -11,17 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TypeVar
 
 from radix import PrefixStore, Verdict
-from radix.eviction import DEFAULT_POLICY
 from runtime.admission import AdmissionGate
 from runtime.batch import BatchItem
 from runtime.choice_output import ChoiceOutput
 from runtime.counters import EngineCounters
 from runtime.drafter import Drafter
-from runtime.drafts import DraftSettings
+from runtime.engine_config import EngineConfig
 from runtime.errors import EngineFailed, RequestCancelled, ShuttingDown
 from runtime.events import Event, FailedEvent, FinishedEvent, RequestRecord, StartedEvent
 from runtime.hit_verifier import HitVerifier
@@ -34,7 +32,6 @@ from runtime.program_door import ProgramDoor
 from runtime.request import GenerateJob, Request, Run
 from runtime.sampler import SampledToken, TokenSampler, sample_rows
 from runtime.scheduler import Scheduler, StepPlan
-from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES
 from runtime.step_clock import StepClock, StepRecord
 
 log = logging.getLogger(__name__)
@@ -42,45 +39,6 @@ T = TypeVar("T")
 # Evicted prefixes are remembered up to so many times the pool, to tell them from prompts that were never seen.
 _HISTORY_POOLS = 4
 _STOPPED = "the runtime has stopped"
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """Sizes of the engine.
-
-    Attributes:
-        num_blocks, block_size: the KV pool.
-        max_batch_tokens: tokens that one forward pass computes at most.
-        max_running: choices that run at once.
-        max_queue: requests that wait at most.
-        order, passes, max_itl_s: see `runtime.scheduler.Scheduler`.
-        hold_back_s: see `wait_s` of `runtime.program_door.ProgramDoor`; 0 is no door.
-        drafts: None verifies none.
-        leasable_share: of the pool, how much leases may cover together.
-        record_events: keep block events for whoever takes them with `call(PrefixStore.events)`.
-        explain_across_namespaces: let a verdict say that another namespace holds the prompt.
-        kv_fill: what the pool's slots hold before they are written.
-        verify_hits: share of the requests that hit to compute again when idle; see `runtime.hit_verifier`.
-        cuda_graphs: on a CUDA GPU, record the decode steps of up to `max_running` choices.
-    """
-
-    num_blocks: int
-    block_size: int = 16
-    max_batch_tokens: int = 512
-    max_running: int = 32
-    max_queue: int = 256
-    order: str = DEFAULT_ORDER
-    passes: int = DEFAULT_PASSES
-    max_itl_s: float | None = None
-    hold_back_s: float = 0.0
-    drafts: DraftSettings | None = None
-    eviction: str = DEFAULT_POLICY
-    leasable_share: float = 0.5
-    record_events: bool = False
-    explain_across_namespaces: bool = True
-    kv_fill: float = 0.0
-    verify_hits: float = 0.0
-    cuda_graphs: bool = False
 
 
 class Handle:

@@ -8,7 +8,8 @@ from queue import SimpleQueue
 import numpy as np
 
 from radix import Namespace
-from runtime.engine import Engine, EngineConfig
+from runtime.engine import Engine
+from runtime.engine_config import EngineConfig
 from runtime.events import Event, FailedEvent, FinishedEvent
 from runtime.hit_verifier import MAX_REPLY, VerifyBooks
 from runtime.loaded_model import LoadedModel

@@ -18,7 +18,8 @@ from runtime.config import ServeConfig
 from runtime.description import describe
 from runtime.drafts import DraftSettings
 from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
-from runtime.engine import Engine, EngineConfig
+from runtime.engine import Engine
+from runtime.engine_config import EngineConfig
 from runtime.errors import RuntimeServiceError
 from runtime.event_metrics import EventMetrics
 from runtime.grpc_server import GrpcServer

@@ -13,7 +13,8 @@ import torch
 from radix import Namespace
 from runtime.attention.choice import CANDIDATES
 from runtime.batch import BatchItem, StepPlan
-from runtime.engine import Engine, EngineConfig
+from runtime.engine import Engine
+from runtime.engine_config import EngineConfig
 from runtime.events import Event, FailedEvent, FinishedEvent
 from runtime.gpu_check.correctness import branch_items, decode_items
 from runtime.gpu_check.peaks import Peaks, best_seconds

@@ -19,7 +19,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from runtime.config import ServeConfig, build_config
-from runtime.engine import Engine, EngineConfig
+from runtime.engine import Engine
+from runtime.engine_config import EngineConfig
 from runtime.keeping import KeepingBooks
 from runtime.loaded_model import LoadedModel
 from runtime.loader import load_model

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from radix import Namespace, StoreStats
-from runtime.engine import Engine, EngineConfig, Handle
+from runtime.engine import Engine, Handle
+from runtime.engine_config import EngineConfig
 from runtime.events import DeltaEvent, Event, FailedEvent, FinishedEvent, StartedEvent
 from runtime.loaded_model import LoadedModel
 from runtime.request import GenerateJob

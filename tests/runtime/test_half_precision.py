@@ -44,7 +44,7 @@ def tiny_half(calm_model: Path, request: pytest.FixtureRequest) -> HalfWorkload:
 def smollm2_half(request: pytest.FixtureRequest) -> HalfWorkload:
     loaded: LoadedModel = load_model("smollm2", dtype=request.param, device="cpu")
     folder, _ = locate("smollm2", DTYPES[request.param])
-    return half_workload(loaded, folder, count=4, n=12, hit_lengths=[1, 15, 16, 17, 31, 43])
+    return half_workload(loaded, folder, count=4, n=16, hit_lengths=[1, 15, 16, 17, 31, 43])
 
 
 @pytest.mark.parametrize("case", CASES)

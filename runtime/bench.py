@@ -155,7 +155,14 @@ class Bench:
         sampling = SamplingParams(max_tokens=max_tokens, temperature=self._config.temperature, ignore_eos=True)
         self._records.clear()
         jobs = [GenerateJob(f"bench-{i}", tokens, self._namespace, sampling) for i, tokens in enumerate(prompts)]
-        for stream in [readers.start(job) for job in jobs]:
+        submitted = threading.Event()
+        # All of them begin in the same step.
+        self.engine.call(lambda store: submitted.wait())
+        try:
+            streams = [readers.start(job) for job in jobs]
+        finally:
+            submitted.set()
+        for stream in streams:
             stream.result()
         # What runs on the engine's thread now comes after the record of the last step.
         self.engine.call(lambda store: None).result()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radix import Namespace, PrefixStore
-from runtime.engine import Engine
+from runtime.engine import Engine, Handle
 from runtime.events import FailedEvent, FinishedEvent, StartedEvent
 from runtime.replies import ReplyWriter
 from runtime.request import GenerateJob
@@ -108,12 +108,12 @@ class Readers:
 
     def start(self, job: GenerateJob) -> Future[int]:
         """Submit a job and read its stream; the result is the bytes that it took."""
-        return asyncio.run_coroutine_threadsafe(self._read(job), self._loop)
-
-    async def _read(self, job: GenerateJob) -> int:
         buffer = StreamBuffer(self._wakeups)
-        writer = ReplyWriter(job.request_id, job.tokens, return_prompt_ids=False, chat=False)
         handle = self._engine.submit(job, buffer.push)
+        return asyncio.run_coroutine_threadsafe(self._read(job, buffer, handle), self._loop)
+
+    async def _read(self, job: GenerateJob, buffer: StreamBuffer, handle: Handle) -> int:
+        writer = ReplyWriter(job.request_id, job.tokens, return_prompt_ids=False, chat=False)
         written = 0
         try:
             while True:

@@ -20,6 +20,7 @@ from runtime.forward import ModelForward
 from runtime.forward_choice import check_choice, choose_forward
 from runtime.linear_groups import group_linears
 from runtime.loaded_model import LoadedModel, ModelInfo
+from runtime.mkl_dispatch import use_avx512_on_amd
 from runtime.model_files import locate, short_name
 from runtime.probe import probe, trace_layers
 from runtime.refusals import refuse_unservable
@@ -61,6 +62,8 @@ def load_model(
     weights_dtype = pick_dtype(dtype, target)
     check_name(_attention(attention, deterministic))
     check_choice(forward)
+    if target.type == "cpu" and use_avx512_on_amd():
+        log.info("matrix products of torch use AVX-512")
     began = time.monotonic()
     folder, source_digest = locate(model, weights_dtype)
     try:

@@ -55,6 +55,9 @@ class ToyRuntime(
     counts: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, bytes] = field(default_factory=dict)
     flushes: list[Any] = field(default_factory=list)
+    # What every choice writes instead of letters, and the calls that are found in it.
+    script: str = ""
+    tool_calls: list[common_pb2.ToolCall] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._known: dict[bytes, list[bytes]] = {}
@@ -68,6 +71,12 @@ class ToyRuntime(
 
     def stop(self) -> None:
         self._server.stop(None).wait()
+
+    def forget(self) -> None:
+        """As new: nothing scripted, seen or cached."""
+        self.token_delay_s, self.script, self.tool_calls = 0.0, "", []
+        for kept in (self.refusals, self.seen, self.counts, self.sessions, self.flushes, self._known):
+            kept.clear()  # type: ignore[attr-defined]
 
     def calls(self, method: str) -> int:
         return self.counts.get(method, 0)
@@ -91,14 +100,14 @@ class ToyRuntime(
         prompt = self.sessions.get(request.session_id, b"") + encode(request.prompt)
         space = request.namespace.SerializeToString()
         seen = Seen(request, prompt, time.perf_counter())
-        limit = request.sampling.max_tokens
+        limit = len(self.script) or request.sampling.max_tokens
         context.add_callback(lambda: setattr(seen, "cancelled", not seen.ended_s))
         with self._lock:
             self.seen.append(seen)
             known = [] if request.bypass_cache else self._known.setdefault(space, [])
             cached = min(max((shared(prompt, other) for other in known), default=0), len(prompt) - 1)
             known.append(prompt)
-        reply = bytes(97 + (len(prompt) + i) % 26 for i in range(limit))
+        reply = self.script.encode() or bytes(97 + (len(prompt) + i) % 26 for i in range(limit))
         usage = common_pb2.Usage(prompt_tokens=len(prompt), cached_tokens=cached, computed_tokens=len(prompt) - cached)
         ids = common_pb2.TokenIds(ids=list(prompt)) if request.return_prompt_ids else None
         started = inference_pb2.Started(request_id="toy", usage=usage, prompt_ids=ids)
@@ -108,13 +117,18 @@ class ToyRuntime(
             started.verdict.spans.extend([found, rest] if cached else [rest])
         messages = [inference_pb2.GenerateResponse(started=started)]
         for i, token in enumerate(reply):
-            delta = inference_pb2.Delta(text=chr(token), token_ids=[token])
-            if i == limit - 1:
-                delta.finish_reason = inference_pb2.FINISH_REASON_LENGTH
-            messages.append(inference_pb2.GenerateResponse(delta=delta))
+            for index in range(request.sampling.n or 1):
+                delta = inference_pb2.Delta(index=index, text=chr(token), token_ids=[token])
+                if request.sampling.logprobs:
+                    delta.logprobs.append(logprob_step(token, request.sampling.top_logprobs))
+                if i == limit - 1:
+                    scripted, cut = inference_pb2.FINISH_REASON_EOS, inference_pb2.FINISH_REASON_LENGTH
+                    delta.finish_reason = scripted if self.script else cut
+                    delta.tool_calls.extend(self.tool_calls)
+                messages.append(inference_pb2.GenerateResponse(delta=delta))
         total = common_pb2.Usage()
         total.CopyFrom(usage)
-        total.output_tokens = limit
+        total.output_tokens = limit * (request.sampling.n or 1)
         finished = inference_pb2.Finished(
             usage=total, timing=inference_pb2.Timing(prefill_s=usage.computed_tokens / 1000)
         )
@@ -199,6 +213,13 @@ def encode(prompt: common_pb2.Prompt) -> bytes:
         tools = "".join(prompt.chat.tools)
         return (tools + "".join(f"<{m.role}>{m.content}" for m in prompt.chat.messages) + "<assistant>").encode()
     return bytes(prompt.token_ids.le_int32[::4])
+
+
+def logprob_step(token: int, top: int) -> inference_pb2.LogprobStep:
+    """The token itself at -0.5, and those after it, each half as likely again."""
+    step = inference_pb2.LogprobStep(sampled=inference_pb2.TokenLogprob(token_id=token, logprob=-0.5))
+    step.top.extend(inference_pb2.TokenLogprob(token_id=token + i, logprob=-0.5 - i) for i in range(top))
+    return step
 
 
 def shared(a: bytes, b: bytes) -> int:

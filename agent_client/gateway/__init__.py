@@ -1,0 +1,7 @@
+"""An HTTP front for a runtime: the APIs of OpenAI and Anthropic over gRPC. Needs the extra `gateway`."""
+
+from .app import create_app
+from .serving import serve
+from .tenants import BadKeyFile, Tenants, read_tenants
+
+__all__ = ["BadKeyFile", "Tenants", "create_app", "read_tenants", "serve"]

@@ -1,0 +1,77 @@
+"""What went wrong with an HTTP request, and the status that each of the runtime's errors becomes."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ..errors import RadixloopError
+
+BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, TOO_LARGE, TOO_MANY = 400, 401, 404, 413, 429
+# Not in the standard: the client closed the connection before the answer.
+CLIENT_CLOSED = 499
+INTERNAL, BAD_GATEWAY, UNAVAILABLE = 500, 502, 503
+
+_UNAVAILABLE_RETRY_S = 1.0
+_STATUS = {
+    "INVALID_ARGUMENT": BAD_REQUEST,
+    "FAILED_PRECONDITION": BAD_REQUEST,
+    "NOT_FOUND": NOT_FOUND,
+    "ALREADY_EXISTS": 409,
+    "ABORTED": 409,
+    "CANCELLED": CLIENT_CLOSED,
+    "UNIMPLEMENTED": 501,
+    # The gateway's own credentials, not the caller's.
+    "UNAUTHENTICATED": BAD_GATEWAY,
+    "PERMISSION_DENIED": BAD_GATEWAY,
+    "UNAVAILABLE": UNAVAILABLE,
+    "DEADLINE_EXCEEDED": 504,
+}
+# "sampling.top_p is 1.5: must be ..." and "messages[0].content is int: ...".
+_NAMED = re.compile(r"(?:sampling\.|namespace\.|prompt\.chat\.)?([a-z_]+(?:\[\d+\]|\.[a-z_]+)*) is ")
+
+
+class ApiError(Exception):
+    """A request that is refused or failed.
+
+    `param` names the field of the body that is at fault, `code` is a machine-readable reason, and `retry_after_s`
+    the seconds after which to ask again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    def headers(self) -> dict[str, str]:
+        """Headers of the answer."""
+        return {} if self.retry_after_s is None else {"retry-after": str(max(1, math.ceil(self.retry_after_s)))}
+
+
+def refused(param: str, why: str) -> ApiError:
+    """A field whose value is not served."""
+    return ApiError(BAD_REQUEST, f"{param}: {why}", param=param)
+
+
+def from_runtime(error: RadixloopError) -> ApiError:
+    """The HTTP form of an error of the runtime, or of the client before anything was sent."""
+    if error.code == "RESOURCE_EXHAUSTED":
+        if error.retry_after_s is None:
+            # Asking again would not help: the request can never fit.
+            return ApiError(BAD_REQUEST, error.message, code="context_length_exceeded")
+        return ApiError(TOO_MANY, error.message, code="rate_limit_exceeded", retry_after_s=error.retry_after_s)
+    status = _STATUS.get(error.code, INTERNAL)
+    named = _NAMED.match(error.message) if status == BAD_REQUEST else None
+    retry_after_s = (error.retry_after_s or _UNAVAILABLE_RETRY_S) if status == UNAVAILABLE else None
+    return ApiError(status, error.message, param=named and named.group(1), retry_after_s=retry_after_s)

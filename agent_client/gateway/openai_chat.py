@@ -1,0 +1,186 @@
+"""OpenAI's chat completions: the request as a call of the runtime, its reply and its chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..generate_options import GenerateOptions
+from ..prompts import Chat
+from ..results import Delta, FinishReason, Generation, ModelInfo, Started, TokenLogprob, ToolCall, Usage
+from .bodies import Body
+from .failures import ApiError, refused
+from .frames import Frame
+from .openai_shapes import DONE, error_body, fingerprint, finish_reason, token_bytes, usage_body
+from .sampling import SamplingFields
+from .tool_text import ToolText
+
+# OpenAI's newer name for instructions; templates know the older one.
+_ROLES = {"developer": "system"}
+NEEDS_GRAMMAR = "this runtime has no constrained decoding, which alone could promise it"
+
+
+class Message(Body):
+    """One message of a chat."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class ResponseFormat(Body):
+    """Only free text is served."""
+
+    type: str
+
+
+class ChatRequest(SamplingFields):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    functions: list[dict[str, Any]] | None = None
+    modalities: list[str] | None = None
+
+    @property
+    def reads_calls(self) -> bool:
+        """Whether tool calls are looked for in the reply."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+
+def chat_prompt(asked: ChatRequest) -> Chat:
+    """Messages and tools. Raises ApiError for what would need more than the model's free will."""
+    _refuse_unserved(asked)
+    messages = [message.model_dump(exclude_none=True) for message in asked.messages]
+    for message in messages:
+        message["role"] = _ROLES.get(message["role"], message["role"])
+    # With tool_choice "none" the tools stay in the prompt: without them it would share no prefix with the turns before.
+    return Chat(messages, asked.tools or (), asked.chat_template_kwargs or {})
+
+
+def chat_options(asked: ChatRequest) -> GenerateOptions:
+    """Sampling and cache options. Raises ApiError."""
+    options = asked.options()
+    if asked.max_completion_tokens is not None:
+        options["max_tokens"] = asked.max_completion_tokens
+    if asked.top_logprobs is not None and not asked.logprobs:
+        raise refused("top_logprobs", "goes with logprobs: true")
+    if asked.logprobs:
+        options["logprobs"] = True
+        options["top_logprobs"] = asked.top_logprobs or 0
+    return options
+
+
+def _refuse_unserved(asked: ChatRequest) -> None:
+    if asked.tool_choice not in (None, "auto", "none"):
+        raise refused("tool_choice", f"only 'auto' and 'none' are served: {NEEDS_GRAMMAR}")
+    if asked.response_format is not None and asked.response_format.type != "text":
+        raise refused("response_format", f"only {{'type': 'text'}} is served: {NEEDS_GRAMMAR}")
+    if asked.functions:
+        raise refused("functions", "not served; tools take their place")
+    if asked.modalities and asked.modalities != ["text"]:
+        raise refused("modalities", "only text is served")
+
+
+class ChatWriter:
+    """Writes one request's answer, whole or in chunks."""
+
+    def __init__(self, asked: ChatRequest, model: ModelInfo, request_id: str, created: int) -> None:
+        self._asked = asked
+        self._head = {"id": f"chatcmpl-{request_id}", "created": created, "model": asked.model}
+        self._tail = {"system_fingerprint": fingerprint(model)}
+        self._texts: dict[int, ToolText] = {}
+
+    def whole(self, generations: Sequence[Generation], texts: Mapping[int, str]) -> dict[str, Any]:
+        """The answer to a request that does not stream."""
+        [generation] = generations
+        choices = []
+        for choice in generation.choices:
+            text, calls = choice.text, self._calls(choice.tool_calls)
+            if self._asked.reads_calls:
+                reader = ToolText()
+                text = reader.push(text) + reader.end(bool(calls))
+            message: dict[str, Any] = {"role": "assistant", "content": None if calls and not text else text}
+            message["refusal"] = None
+            if calls:
+                message["tool_calls"] = [_call_body(call) for call in calls]
+            logprobs = _logprobs(choice.logprobs, texts) if self._asked.logprobs else None
+            reason = _reason(choice.finish_reason, calls)
+            choices.append({"index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": reason})
+        usage = usage_body([generation.usage])
+        return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage, **self._tail}
+
+    def begin(self, started: Sequence[Started]) -> Iterator[Frame]:
+        for index in range(self._asked.n or 1):
+            yield self._chunk(index, {"role": "assistant", "content": ""})
+
+    def delta(self, rank: int, piece: Delta, texts: Mapping[int, str]) -> Iterator[Frame]:
+        """The chunks that a piece of one choice becomes; none where all of it is kept back."""
+        text, calls = piece.text, self._calls(piece.tool_calls)
+        if self._asked.reads_calls:
+            reader = self._texts.setdefault(piece.index, ToolText())
+            text = reader.push(text)
+            if piece.finish_reason is not None:
+                text += reader.end(bool(calls))
+        logprobs = _logprobs(piece.logprobs, texts) if piece.logprobs else None
+        if text or logprobs:
+            yield self._chunk(piece.index, {"content": text}, logprobs)
+        if calls:
+            told = [{"index": rank, **_call_body(call)} for rank, call in enumerate(calls)]
+            yield self._chunk(piece.index, {"tool_calls": told})
+        if piece.finish_reason is not None:
+            yield self._chunk(piece.index, {}, reason=_reason(piece.finish_reason, calls))
+
+    def end(self, usages: Sequence[Usage]) -> Iterator[Frame]:
+        if self._asked.include_usage:
+            kind = {"object": "chat.completion.chunk"}
+            yield Frame({**self._head, **kind, "choices": [], "usage": usage_body(usages), **self._tail})
+        yield DONE
+
+    def broken(self, error: ApiError) -> Frame:
+        return Frame(error_body(error))
+
+    def _calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        if not self._asked.reads_calls:
+            return ()
+        return calls[:1] if self._asked.parallel_tool_calls is False else calls
+
+    def _chunk(
+        self,
+        index: int,
+        delta: Mapping[str, Any],
+        logprobs: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+    ) -> Frame:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        usage = {"usage": None} if self._asked.include_usage else {}
+        return Frame({**self._head, "object": "chat.completion.chunk", "choices": [choice], **usage, **self._tail})
+
+
+def _reason(reason: FinishReason | None, calls: Sequence[ToolCall]) -> str:
+    # A call that is complete counts, unless the reply was cut: what came after it is not known.
+    return "tool_calls" if calls and reason != "length" else finish_reason(reason)
+
+
+def _call_body(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _logprobs(steps: Sequence[TokenLogprob], texts: Mapping[int, str]) -> dict[str, Any]:
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        return {"token": texts[token], "logprob": logprob, "bytes": token_bytes(texts[token])}
+
+    content = [
+        {**entry(step.token_id, step.logprob), "top_logprobs": [entry(token, value) for token, value in step.top]}
+        for step in steps
+    ]
+    return {"content": content, "refusal": None}

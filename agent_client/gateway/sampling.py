@@ -1,0 +1,79 @@
+"""The fields of OpenAI's chat and text completions that say how tokens are chosen and what is kept."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from ..generate_options import GenerateOptions
+from .bodies import Body
+from .failures import refused
+
+# What OpenAI's API takes where a request names none; the runtime's own default is greedy.
+DEFAULT_TEMPERATURE = 1.0
+_SAME_NAME = (
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "n",
+    "priority",
+)
+
+
+class StreamOptions(Body):
+    """How a stream is sent."""
+
+    include_usage: bool | None = None
+
+
+class SamplingFields(Body):
+    """What both kinds of completion take. `top_k` to `ignore_eos` are vLLM's names for what OpenAI does not have."""
+
+    model: str
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    prompt_cache_key: str | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a chunk of usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def options(self) -> GenerateOptions:
+        """The runtime's options, without those that only one kind of completion has. Raises ApiError."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in _SAME_NAME}
+        given["temperature"] = DEFAULT_TEMPERATURE if self.temperature is None else self.temperature
+        given["max_tokens"] = self.max_tokens
+        if self.logit_bias:
+            given["logit_bias"] = {_token_id(token): bias for token, bias in self.logit_bias.items()}
+        if self.prompt_cache_key:
+            given["conversation"] = self.prompt_cache_key
+        return cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})
+
+
+def _token_id(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise refused("logit_bias", f"its keys are token ids, {text!r} is none")
+    return int(text)

@@ -30,8 +30,8 @@ class _Curve:
     """The two numbers, for about one size of batch. They begin with what was measured with small matrices on a CPU."""
 
     def __init__(self, batch: int) -> None:
-        self.jump = 0.2 / batch
-        self.slope = 0.05
+        self.jump = 0.1
+        self.slope = 0.05 * math.sqrt(batch)
         self._checks = 0
         self._unchecked = 0
         self._interval = _FIRST_CHECK
@@ -52,7 +52,8 @@ class _Curve:
         error = max(-_LARGEST_ERROR, min(_LARGEST_ERROR, error))
         by_jump = (more > 0) / ratio - (more_before > 0) / ratio_before
         by_slope = more / ratio - more_before / ratio_before
-        rate = _RATE
+        # What drafts cost shows beside a step without any; two sizes of drafts say less about it.
+        rate = _RATE / 3
         if not (more and more_before):
             rate = max(_RATE, _FIRST_RATE / (1 + self._checks))
             self._checks += 1

@@ -41,3 +41,15 @@ def frames(answer: httpx.Response) -> list[Any]:
     assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def ok(answer: httpx.Response) -> Any:
+    """The body of an answer that went well."""
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def error(answer: httpx.Response, status: int) -> Any:
+    """What a refusal says, in the format of either API."""
+    assert answer.status_code == status, answer.text
+    return answer.json()["error"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -12,42 +11,13 @@ from radixloop.v1 import common_pb2
 
 from agent_client.gateway import create_app
 
-from .gateway_harness import eventually, frames, serving_http
+from .gateway_harness import error, eventually, frames, ok, serving_http
 from .toy_runtime import Refusal, ToyRuntime
 
 HELLO = {"model": "toy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
 TEXT = {"model": "toy", "prompt": "hello", "max_tokens": 3}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[tuple[ToyRuntime, httpx.Client]]:
-    runtime = ToyRuntime()
-    with serving_http(create_app(runtime.target, aliases=["other"])) as url, httpx.Client(base_url=url) as client:
-        yield runtime, client
-    runtime.stop()
-
-
-@pytest.fixture
-def toy(gateway: tuple[ToyRuntime, httpx.Client]) -> ToyRuntime:
-    gateway[0].forget()
-    return gateway[0]
-
-
-@pytest.fixture
-def http(gateway: tuple[ToyRuntime, httpx.Client], toy: ToyRuntime) -> httpx.Client:
-    return gateway[1]
-
-
-def ok(answer: httpx.Response) -> Any:
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def error(answer: httpx.Response, status: int) -> Any:
-    assert answer.status_code == status, answer.text
-    return answer.json()["error"]
 
 
 def test_models_go_by_the_runtimes_name_and_by_aliases(http: httpx.Client) -> None:
@@ -101,9 +71,9 @@ def test_choices_stream_side_by_side(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_tool_calls_leave_the_text(http: httpx.Client, toy: ToyRuntime, stream: bool) -> None:
-    toy.script = 'Let me see. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
-    toy.tool_calls = [common_pb2.ToolCall(id=f"c{i}", name="add", arguments='{"a": 1}') for i in range(2)]
+def test_tool_calls_leave_the_text(http: httpx.Client, scripted: ToyRuntime, stream: bool) -> None:
+    scripted.script = 'Let me see. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    scripted.tool_calls = [common_pb2.ToolCall(id=f"c{i}", name="add", arguments='{"a": 1}') for i in range(2)]
     body = HELLO | {"tools": [TOOL], "tool_choice": "auto"}
 
     def reply(**more: Any) -> tuple[str, list[Any], str]:
@@ -120,14 +90,14 @@ def test_tool_calls_leave_the_text(http: httpx.Client, toy: ToyRuntime, stream: 
     assert [(call["id"], call["function"]) for call in calls] == [
         (f"c{i}", {"name": "add", "arguments": '{"a": 1}'}) for i in range(2)
     ]
-    assert toy.seen[-1].request.prompt.chat.tools
+    assert scripted.seen[-1].request.prompt.chat.tools
     assert len(reply(parallel_tool_calls=False)[1]) == 1
     # The tools stay in the prompt, so that it goes on from the turns before; what is written is text.
-    assert reply(tool_choice="none") == (toy.script, [], "stop")
-    assert toy.seen[-1].request.prompt.chat.tools
+    assert reply(tool_choice="none") == (scripted.script, [], "stop")
+    assert scripted.seen[-1].request.prompt.chat.tools
 
 
-def test_a_history_with_calls_and_results_reaches_the_template(http: httpx.Client, toy: ToyRuntime) -> None:
+def test_a_history_with_calls_and_results_reaches_the_template(http: httpx.Client, scripted: ToyRuntime) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
@@ -136,7 +106,7 @@ def test_a_history_with_calls_and_results_reaches_the_template(http: httpx.Clien
         {"role": "tool", "tool_call_id": "c1", "content": "3"},
     ]
     ok(http.post(CHAT, json=HELLO | {"messages": messages, "chat_template_kwargs": {"thinking": False}}))
-    chat = toy.seen[-1].request.prompt.chat
+    chat = scripted.seen[-1].request.prompt.chat
     assert [message.role for message in chat.messages] == ["system", "user", "assistant", "tool"]
     assert chat.messages[0].content == "Be brief."
     assert chat.messages[2].tool_calls[0].id == chat.messages[3].tool_call_id == "c1"
@@ -158,7 +128,7 @@ def test_log_probabilities_by_text(http: httpx.Client) -> None:
     assert list(choice["logprobs"]["top_logprobs"][0].values()) == [-1.5, -0.5]
 
 
-def test_what_a_request_asks_for_reaches_the_runtime(http: httpx.Client, toy: ToyRuntime) -> None:
+def test_what_a_request_asks_for_reaches_the_runtime(http: httpx.Client, scripted: ToyRuntime) -> None:
     asked = {
         "max_completion_tokens": 2,
         "temperature": 0.5,
@@ -179,7 +149,7 @@ def test_what_a_request_asks_for_reaches_the_runtime(http: httpx.Client, toy: To
         "user": "ignored",
     }
     ok(http.post(CHAT, json=HELLO | asked))
-    request = toy.seen[-1].request
+    request = scripted.seen[-1].request
     for name in ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"):
         assert getattr(request.sampling, name) == asked[name]
     assert request.sampling.max_tokens == 2
@@ -190,15 +160,15 @@ def test_what_a_request_asks_for_reaches_the_runtime(http: httpx.Client, toy: To
     assert request.sampling.ignore_eos
     assert (request.conversation, request.namespace.salt, request.priority) == ("loop-1", "mine", 3)
     ok(http.post(CHAT, json=HELLO))
-    assert toy.seen[-1].request.sampling.temperature == 1.0
-    assert not toy.seen[-1].request.HasField("conversation")
-    assert not toy.seen[-1].request.namespace.HasField("salt")
+    assert scripted.seen[-1].request.sampling.temperature == 1.0
+    assert not scripted.seen[-1].request.HasField("conversation")
+    assert not scripted.seen[-1].request.namespace.HasField("salt")
 
 
 @pytest.mark.parametrize("prompt", ["hello", [1, 2, 3]], ids=["text", "token ids"])
-def test_a_completion_of_text_or_token_ids(http: httpx.Client, toy: ToyRuntime, prompt: Any) -> None:
+def test_a_completion_of_text_or_token_ids(http: httpx.Client, scripted: ToyRuntime, prompt: Any) -> None:
     done = ok(http.post(COMPLETIONS, json=TEXT | {"prompt": prompt}))
-    assert toy.seen[-1].prompt == (prompt.encode() if isinstance(prompt, str) else bytes(prompt))
+    assert scripted.seen[-1].prompt == (prompt.encode() if isinstance(prompt, str) else bytes(prompt))
     assert done["usage"]["prompt_tokens"] == len(prompt)
     asked = TEXT | {"prompt": prompt, "stream": True, "stream_options": {"include_usage": True}}
     *chunks, usage, end = frames(http.post(COMPLETIONS, json=asked))
@@ -207,7 +177,7 @@ def test_a_completion_of_text_or_token_ids(http: httpx.Client, toy: ToyRuntime, 
     assert usage["usage"]["prompt_tokens_details"]["cached_tokens"] == len(prompt) - 1
 
 
-def test_several_prompts_run_side_by_side(http: httpx.Client, toy: ToyRuntime) -> None:
+def test_several_prompts_run_side_by_side(http: httpx.Client, scripted: ToyRuntime) -> None:
     asked = TEXT | {"prompt": ["a", "bcd"], "n": 2}
     done = ok(http.post(COMPLETIONS, json=asked))
     assert [choice["index"] for choice in done["choices"]] == [0, 1, 2, 3]
@@ -246,13 +216,13 @@ def test_several_prompts_run_side_by_side(http: httpx.Client, toy: ToyRuntime) -
     ],
 )
 def test_what_is_refused_is_named(
-    http: httpx.Client, toy: ToyRuntime, path: str, change: dict[str, Any], param: str
+    http: httpx.Client, scripted: ToyRuntime, path: str, change: dict[str, Any], param: str
 ) -> None:
     told = error(http.post(path, json=(HELLO if path == CHAT else TEXT) | change), 400)
     assert told["type"] == "invalid_request_error"
     assert told["param"].startswith(param)
     assert param in told["message"]
-    assert not toy.seen
+    assert not scripted.seen
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"[" * 100_000, b'{"model": "\xff"}', b"null"])
@@ -277,25 +247,25 @@ def test_a_field_that_is_left_out_is_named(http: httpx.Client) -> None:
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_errors_of_the_runtime_have_their_status(
-    http: httpx.Client, toy: ToyRuntime, refusal: Refusal, status: int, retry_after: str | None, stream: bool
+    http: httpx.Client, scripted: ToyRuntime, refusal: Refusal, status: int, retry_after: str | None, stream: bool
 ) -> None:
-    toy.refusals["Generate"] = [refusal]
+    scripted.refusals["Generate"] = [refusal]
     answer = http.post(CHAT, json=HELLO | {"stream": stream})
     told = error(answer, status)
     assert told["message"] == refusal.message
     assert answer.headers.get("retry-after") == retry_after
     assert told["param"] == ("top_p" if "top_p" in refusal.message else None)
-    assert toy.calls("Generate") == 1
+    assert scripted.calls("Generate") == 1
 
 
-def test_a_stream_that_breaks_says_so(http: httpx.Client, toy: ToyRuntime) -> None:
-    toy.refusals["Generate"] = [Refusal(grpc.StatusCode.INTERNAL, "broken", after_messages=2)]
+def test_a_stream_that_breaks_says_so(http: httpx.Client, scripted: ToyRuntime) -> None:
+    scripted.refusals["Generate"] = [Refusal(grpc.StatusCode.INTERNAL, "broken", after_messages=2)]
     told = frames(http.post(CHAT, json=HELLO | {"stream": True}))
     assert told[-1]["error"]["message"] == "broken"
     assert "[DONE]" not in told
 
 
-def test_a_runtime_that_is_gone(toy: ToyRuntime) -> None:
+def test_a_runtime_that_is_gone() -> None:
     with serving_http(create_app("127.0.0.1:1")) as url:
         assert error(httpx.post(url + CHAT, json=HELLO, timeout=30), 503)["type"] == "server_error"
 
@@ -307,8 +277,10 @@ def test_other_paths_and_methods(http: httpx.Client) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompts", [1, 3])
-def test_a_client_that_leaves_ends_the_work(http: httpx.Client, toy: ToyRuntime, stream: bool, prompts: int) -> None:
-    toy.token_delay_s = 0.02
+def test_a_client_that_leaves_ends_the_work(
+    http: httpx.Client, scripted: ToyRuntime, stream: bool, prompts: int
+) -> None:
+    scripted.token_delay_s = 0.02
     body = TEXT | {"prompt": ["a"] * prompts, "max_tokens": 5000, "stream": stream}
     if stream:
         with http.stream("POST", COMPLETIONS, json=body) as answer:
@@ -316,5 +288,5 @@ def test_a_client_that_leaves_ends_the_work(http: httpx.Client, toy: ToyRuntime,
     else:
         with pytest.raises(httpx.ReadTimeout):
             http.post(COMPLETIONS, json=body, timeout=httpx.Timeout(10, read=0.5))
-    eventually(lambda: len(toy.seen) == prompts and all(seen.cancelled for seen in toy.seen))
-    assert not any(seen.ended_s for seen in toy.seen)
+    eventually(lambda: len(scripted.seen) == prompts and all(seen.cancelled for seen in scripted.seen))
+    assert not any(seen.ended_s for seen in scripted.seen)

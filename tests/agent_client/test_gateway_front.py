@@ -1,0 +1,155 @@
+"""What both APIs share: keys and tenants, verdicts in a header, health and metrics, and the command."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent_client import Started, Usage
+from agent_client.gateway import BadKeyFile, create_app, read_tenants
+from agent_client.gateway.explain_header import explanation
+from agent_client.gateway.tenants import salt_of
+from agent_client.verdicts import Span, Verdict
+
+from .gateway_harness import error, eventually, frames, ok, serving_http
+from .toy_runtime import ToyRuntime
+
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+HELLO = {"model": "toy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
+EXPLAIN = {"x-radixloop-explain": "1"}
+
+
+def test_a_verdict_in_a_header_when_asked_for(http: httpx.Client) -> None:
+    assert "x-radixloop-explain" not in http.post(CHAT, json=HELLO).headers
+    for stream in (False, True):
+        answer = http.post(CHAT, json=HELLO | {"stream": stream}, headers=EXPLAIN)
+        assert answer.headers["x-radixloop-explain"] == "21 of 22 prompt tokens cached; 1 never seen from token 21"
+    two = {"model": "toy", "prompt": ["a", "bb"], "max_tokens": 1}
+    told = http.post("/v1/completions", json=two, headers=EXPLAIN).headers["x-radixloop-explain"]
+    assert told.startswith("prompt 0: 0 of 1 prompt token cached; 1 never seen from token 0 | prompt 1: ")
+
+
+def test_a_verdict_on_one_line() -> None:
+    spans = (
+        Span(0, 1000, "cached"),
+        Span(1000, 1100, "evicted", 65.0),
+        Span(1100, 2200, "diverged", None, (array("i", [1]),)),
+        Span(2200, 2201, "last_token"),
+    )
+    told = explanation([Started("r", Usage(2201, 1000), None, Verdict(spans))])
+    assert told == (
+        "1,000 of 2,201 prompt tokens cached; 100 evicted 1 min 05 s ago from token 1,000; "
+        "1,100 diverged from token 1,100; the last token is always computed"
+    )
+    many = Verdict(tuple(Span(i, i + 1, "diverged") for i in range(1000)))
+    assert len(explanation([Started("r", Usage(1000), None, many)])) == 1000
+    assert explanation([Started("r", Usage(5))]) == "0 of 5 prompt tokens cached"
+
+
+def test_health_says_whether_the_runtime_serves(http: httpx.Client) -> None:
+    # The toy has no health service.
+    answer = http.get("/health")
+    assert answer.status_code == 503
+    assert "UNIMPLEMENTED" in answer.json()["status"]
+
+
+def test_requests_and_tokens_are_counted(toy: ToyRuntime) -> None:
+    with serving_http(create_app(toy.target)) as url, httpx.Client(base_url=url) as client:
+        ok(client.post(CHAT, json=HELLO))
+        frames(client.post(CHAT, json=HELLO | {"stream": True}))
+        error(client.post(CHAT, json={}), 400)
+        error(client.get("/nowhere"), 404)
+        lines = client.get("/metrics").text.splitlines()
+    assert 'radixloop_gateway_requests_total{route="/v1/chat/completions",status="200"} 2.0' in lines
+    assert 'radixloop_gateway_requests_total{route="/v1/chat/completions",status="400"} 1.0' in lines
+    assert 'radixloop_gateway_requests_total{route="other",status="404"} 1.0' in lines
+    assert "radixloop_gateway_prompt_tokens_total 44.0" in lines
+    assert "radixloop_gateway_cached_tokens_total 21.0" in lines
+    assert "radixloop_gateway_output_tokens_total 6.0" in lines
+    # The one that asks.
+    assert "radixloop_gateway_running_requests 1.0" in lines
+
+
+def test_tenants_by_key_share_nothing(toy: ToyRuntime, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# who may call\n\nana key-a\nana key-a2\nbob  key-b\n")
+    with (
+        serving_http(create_app(toy.target, tenants=read_tenants(file))) as url,
+        httpx.Client(base_url=url) as client,
+    ):
+
+        def cached(key: str, **more: str) -> int:
+            answer = client.post(CHAT, json=HELLO | more, headers={"authorization": f"Bearer {key}"})
+            return ok(answer)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        assert [cached("key-a"), cached("key-a2"), cached("key-b")] == [0, 21, 0]
+        assert [cached("key-a", cache_salt="s"), cached("key-a", cache_salt="s")] == [0, 21]
+        assert ok(client.post(MESSAGES, json=HELLO, headers={"x-api-key": "key-b"}))["usage"]["input_tokens"] == 1
+        salts = {seen.request.namespace.salt for seen in toy.seen}
+        assert salts == {"ana", "bob", '["ana", "s"]'}
+        calls = len(toy.seen)
+        for headers in ({}, {"authorization": "Bearer key"}, {"authorization": "Basic key-a"}, {"x-api-key": "ana"}):
+            for path in (CHAT, MESSAGES, "/v1/completions", f"{MESSAGES}/count_tokens"):
+                assert error(client.post(path, json=HELLO, headers=headers), 401)["type"] == "authentication_error"
+            assert error(client.get("/v1/models", headers=headers), 401)["code"] == "invalid_api_key"
+        assert len(toy.seen) == calls
+
+
+def test_no_two_pairs_of_tenant_and_salt_have_one_namespace() -> None:
+    pairs = [(None, None), (None, "a"), ("a", "b"), ("a", 'b"'), ("ab", None), ("a", None), ("b", None)]
+    assert len({salt_of(*pair) for pair in pairs if pair[0]}) == 5
+    assert salt_of(None, "") is None
+    assert salt_of(None, "s") == "s"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("ana\n", ":1: must read"),
+        ("ana key more\n", ":1: must read"),
+        ("a na key\n", ":1: must read"),
+        ("ok key\n[b] key\n", ":2: must read"),
+        ("ana key\nbob key\n", ":2: the key of bob is the key of ana too"),
+        ("# nobody\n", "holds no key"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_of_keys_that_is_none(tmp_path: Path, text: str | None, complaint: str) -> None:
+    file = tmp_path / "keys"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(BadKeyFile, match=complaint.replace("[", r"\[")):
+        read_tenants(file)
+
+
+def test_the_command_serves_at_loopback_until_a_signal(toy: ToyRuntime, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "agent_client", "gateway", "--runtime", toy.target, "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+
+        def answers() -> bool:
+            try:
+                return httpx.get(f"http://127.0.0.1:{port}/v1/models").status_code == 200
+            except httpx.TransportError:
+                assert process.poll() is None
+                return False
+
+        eventually(answers)
+        taken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert taken.returncode == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert f"http://127.0.0.1:{port} answers" in process.stderr.read()
+    bad = subprocess.run(
+        [*command, "--keys", str(tmp_path / "no")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert bad.returncode == 2
+    assert "No such file" in bad.stderr

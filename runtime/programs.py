@@ -30,9 +30,6 @@ class Programs:
         # Least recently called first.
         self._programs: OrderedDict[Hashable, Program] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._programs)
-
     def called(self, name: Hashable, ticket: int) -> Program:
         """A call of a program arrives."""
         program = self._programs.pop(name, None) or Program(ticket)

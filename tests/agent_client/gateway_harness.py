@@ -5,35 +5,29 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from tests.timing import eventually
 
 
 @contextmanager
-def serving_http(app: Starlette) -> Iterator[str]:
+def serving_http(app: ASGIApp) -> Iterator[str]:
     """Its base URL."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    eventually(lambda: server.started)
+    assert eventually(lambda: server.started)
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     server.should_exit = True
     thread.join(30)
     assert not thread.is_alive()
-
-
-def eventually(holds: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 def frames(answer: httpx.Response) -> list[Any]:

@@ -10,7 +10,9 @@ import httpx
 import pytest
 from radixloop.v1 import common_pb2
 
-from .gateway_harness import error, eventually, frames, ok
+from tests.timing import eventually
+
+from .gateway_harness import error, frames, ok
 from .toy_runtime import Refusal, ToyRuntime
 
 MESSAGES = "/v1/messages"
@@ -180,4 +182,4 @@ def test_a_client_that_leaves_ends_the_work(http: httpx.Client, scripted: ToyRun
     scripted.token_delay_s = 0.02
     with http.stream("POST", MESSAGES, json=HELLO | {"max_tokens": 5000, "stream": True}) as answer:
         next(answer.iter_lines())
-    eventually(lambda: scripted.seen and scripted.seen[0].cancelled)
+    assert eventually(lambda: scripted.seen and scripted.seen[0].cancelled)

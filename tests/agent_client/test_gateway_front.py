@@ -17,8 +17,9 @@ from agent_client.gateway import BadKeyFile, create_app, read_tenants
 from agent_client.gateway.explain_header import explanation
 from agent_client.gateway.tenants import salt_of
 from agent_client.verdicts import Span, Verdict
+from tests.timing import eventually
 
-from .gateway_harness import error, eventually, frames, ok, serving_http
+from .gateway_harness import error, frames, ok, serving_http
 from .toy_runtime import ToyRuntime
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
@@ -142,7 +143,7 @@ def test_the_command_serves_at_loopback_until_a_signal(toy: ToyRuntime, tmp_path
                 assert process.poll() is None
                 return False
 
-        eventually(answers)
+        assert eventually(answers)
         taken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert taken.returncode == 1
         process.send_signal(signal.SIGINT)

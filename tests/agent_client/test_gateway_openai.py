@@ -10,8 +10,9 @@ import pytest
 from radixloop.v1 import common_pb2
 
 from agent_client.gateway import create_app
+from tests.timing import eventually
 
-from .gateway_harness import error, eventually, frames, ok, serving_http
+from .gateway_harness import error, frames, ok, serving_http
 from .toy_runtime import Refusal, ToyRuntime
 
 HELLO = {"model": "toy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
@@ -288,5 +289,5 @@ def test_a_client_that_leaves_ends_the_work(
     else:
         with pytest.raises(httpx.ReadTimeout):
             http.post(COMPLETIONS, json=body, timeout=httpx.Timeout(10, read=0.5))
-    eventually(lambda: len(scripted.seen) == prompts and all(seen.cancelled for seen in scripted.seen))
+    assert eventually(lambda: len(scripted.seen) == prompts and all(seen.cancelled for seen in scripted.seen))
     assert not any(seen.ended_s for seen in scripted.seen)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 # As the runtime's own entry point does, before torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 TINY_CONTEXT = 4096
 TINY_TEMPLATE = (

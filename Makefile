@@ -8,10 +8,10 @@ PROTOS := $(wildcard proto/radixloop/v1/*.proto)
 # A first install takes minutes: a person then sees pip's progress, a log only what goes wrong.
 QUIET := $(shell test -t 2 -a ! -e $(STAMP) || echo -q)
 
-.PHONY: help env demo test test-fast test-nightly lint format proto clean
+.PHONY: help env demo test test-fast test-nightly test-frameworks lint format proto clean
 
 help: ## Show what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(STAMP) ## Create .venv with everything that the runtime and the tests need
 
@@ -28,13 +28,17 @@ demo: env ## Start the runtime and an embedded Valkey, replay agent loops, print
 	$(BIN)/python deploy/demo.py
 
 test: env $(PROTO_VENV)/.installed ## Run the whole suite
-	$(BIN)/pytest -m 'not nightly'
+	$(BIN)/pytest -m 'not nightly and not framework'
 
 test-nightly: env ## Run the long checks that make test leaves out
 	$(BIN)/pytest -m nightly --timeout 7200
 
 test-fast: env ## Run the part that takes under 90 seconds
-	$(BIN)/pytest -m 'not slow and not models and not e2e and not nightly'
+	$(BIN)/pytest -m 'not slow and not models and not e2e and not nightly and not framework'
+
+test-frameworks: env ## Install other projects' clients and drive the gateway with them
+	$(BIN)/pip install $(QUIET) --disable-pip-version-check -c constraints.txt -e '.[frameworks]'
+	$(BIN)/pytest -m framework
 
 lint: env ## ruff and mypy
 	$(BIN)/ruff check .

@@ -28,7 +28,10 @@ _STATUS = {
     "DEADLINE_EXCEEDED": 504,
 }
 # "sampling.top_p is 1.5: must be ..." and "messages[0].content is int: ...".
-_NAMED = re.compile(r"(?:sampling\.|namespace\.|prompt\.chat\.)?([a-z_]+(?:\[\d+\]|\.[a-z_]+)*) is ")
+_NAMED = re.compile(r"(?:sampling\.|namespace\.|prompt\.chat\.)?([a-z_]+(?:\[\d+\]|\.[a-z_]+)*) is .*: ", re.DOTALL)
+
+# What the runtime calls a field that the body calls otherwise.
+_BODY_NAMES = {"conversation": "prompt_cache_key", "salt": "cache_salt"}
 
 
 class ApiError(Exception):
@@ -73,5 +76,6 @@ def from_runtime(error: RadixloopError) -> ApiError:
         return ApiError(TOO_MANY, error.message, code="rate_limit_exceeded", retry_after_s=error.retry_after_s)
     status = _STATUS.get(error.code, INTERNAL)
     named = _NAMED.match(error.message) if status == BAD_REQUEST else None
+    param = None if named is None else _BODY_NAMES.get(named.group(1), named.group(1))
     retry_after_s = (error.retry_after_s or _UNAVAILABLE_RETRY_S) if status == UNAVAILABLE else None
-    return ApiError(status, error.message, param=named and named.group(1), retry_after_s=retry_after_s)
+    return ApiError(status, error.message, param=param, retry_after_s=retry_after_s)

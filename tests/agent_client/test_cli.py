@@ -11,7 +11,7 @@ from rich.console import Console
 from agent_client.replay.tables import print_report
 from agent_client.words import bytes_, counted, duration, seconds
 
-COMMANDS = ("replay", "bench", "generate", "chat", "stats", "nodes", "events", "top")
+COMMANDS = ("replay", "bench", "generate", "chat", "stats", "nodes", "events", "top", "gateway")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +32,7 @@ def test_help_names_every_command() -> None:
 def test_every_command_explains_itself_in_80_columns(command: str) -> None:
     done = run("-m", "agent_client", command, "--help")
     assert done.returncode == 0
-    assert "--target" in done.stdout
+    assert ("--runtime" if command == "gateway" else "--target") in done.stdout
     # A comparison names its servers.
     assert ("RADIXLOOP_TARGET" in done.stdout) == (command != "bench")
     assert max(map(len, done.stdout.splitlines())) <= 80

@@ -12,9 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_client import Started, Usage
+from agent_client import InvalidArgument, Started, Usage
 from agent_client.gateway import BadKeyFile, create_app, read_tenants
 from agent_client.gateway.explain_header import explanation
+from agent_client.gateway.failures import from_runtime
 from agent_client.gateway.tenants import salt_of
 from agent_client.verdicts import Span, Verdict
 from tests.timing import eventually
@@ -154,3 +155,29 @@ def test_the_command_serves_at_loopback_until_a_signal(toy: ToyRuntime, tmp_path
     )
     assert bad.returncode == 2
     assert "No such file" in bad.stderr
+
+
+def test_without_its_extra_the_command_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = None\n"
+        "from agent_client.commands.gateway import run\n"
+        "sys.exit(run('here:1', '127.0.0.1', 0, [], None))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "needs the package uvicorn: pip install 'radixloop[gateway]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("sampling.top_p is 2: must be in (0, 1]", "top_p"),
+        ("prompt.chat.messages[0].role is '': must have 1 to 64 characters", "messages[0].role"),
+        ("conversation is 'x': must be 1 to 128 printable characters", "prompt_cache_key"),
+        ("namespace.salt is 2000 bytes: at most 1024 bytes", "cache_salt"),
+        ("the template refuses this", None),
+        ("this is no field", None),
+    ],
+)
+def test_the_field_is_called_what_the_body_calls_it(message: str, param: str | None) -> None:
+    assert from_runtime(InvalidArgument(message)).param == param

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..aio import AsyncRadixClient
+from ..errors import InvalidArgument
 from ..replay import Hooks, ReplayOptions
 from ..replay.driver import Driver
 from ..replay.experiment import planned_sessions
@@ -50,7 +51,8 @@ async def bench(
     """Drives `trace` against every target and returns the JSON-ready report; the first target is compared to the rest.
 
     `tokenizer` is the runtime that turns the trace into token ids. Cancelling ends the turn in progress and reports
-    what there is. Raises RadixloopError when it or a target does not answer at the start.
+    what there is. Raises RadixloopError when it or a target does not answer at the start, and InvalidArgument when no
+    call fits the context.
     """
     hooks = hooks or Hooks()
     model = await tokenizer.model_info()
@@ -58,12 +60,15 @@ async def bench(
     # Prompts grow by a marker, and must fit with it.
     replay = ReplayOptions(options.concurrency, options.output_tokens, limit - MARKER_TOKENS)
     sessions = await tokenised(tokenizer, await planned_sessions(tokenizer, trace, replay, options.sessions, None))
+    known = known_tokens(sessions)
+    if not known:
+        raise InvalidArgument(f"no call of the chosen sessions fits a context of {limit:,} tokens")
     # A number of its own keeps this comparison from hitting what the last one left in the same servers.
-    markers = Markers(known_tokens(sessions), secrets.randbelow(2**20))
+    markers = Markers(known, secrets.randbelow(2**20))
     if options.fan_out is not None:
         sessions = fan_out(options.fan_out, sessions)
         replay = ReplayOptions(options.fan_out.branches, options.output_tokens, None)
-    await _warm_up(targets, sessions, markers)
+    await _warm_up(targets, known, markers)
     runs = await _turns(targets, sessions, markers, replay, options, hooks)
     return report_of(
         list(zip(targets, runs, strict=True)),
@@ -75,12 +80,11 @@ async def bench(
     )
 
 
-async def _warm_up(targets: Sequence[Target], sessions: Sequence[PlannedSession], markers: Markers) -> None:
+async def _warm_up(targets: Sequence[Target], known: Sequence[int], markers: Markers) -> None:
     """A short call to each: what a server does only at its first one is no part of the comparison."""
-    some = next(iter(known_tokens(sessions)))
     for target in targets:
         prompt = markers.take()
-        prompt.extend([some] * _WARM_UP_PROMPT)
+        prompt.extend([known[0]] * _WARM_UP_PROMPT)
         async with target.streams.stream(prompt, max_tokens=_WARM_UP_OUTPUT, ignore_eos=True) as events:
             async for _ in events:
                 pass

@@ -152,6 +152,11 @@ async def test_a_trace_too_short_for_the_branches_is_refused(toy: ToyRuntime) ->
         await compare(toy, [], conversation("a", turns=1), fan_out=FanOut(8, 3000, 60))
 
 
+async def test_a_context_that_no_call_fits_is_refused(toy: ToyRuntime) -> None:
+    with pytest.raises(InvalidArgument, match="fits a context of 20 tokens"):
+        await compare(toy, [], conversation("a"), max_context=20)
+
+
 async def test_recorded_branches_are_played_too(toy: ToyRuntime, peer: Callable[..., PeerServer]) -> None:
     vllm, trunk = peer(), conversation("a")
     report = await compare(toy, [f"openai:{vllm.url}"], trunk, branch("b", trunk, 2))

@@ -60,7 +60,8 @@ def create_app(target: str, aliases: Sequence[str] = (), tenants: Tenants | None
     }
     routes = [Route(path, handler, methods=["POST"]) for path, handler in posts.items()]
     routes += [Route(path, handler, methods=["GET"]) for path, handler in gets.items()]
-    app = Starlette(routes=routes, lifespan=gateway.lifespan, exception_handlers={HTTPException: _no_such_route})
+    handlers = {HTTPException: _no_answer, Exception: _no_answer}
+    app = Starlette(routes=routes, lifespan=gateway.lifespan, exception_handlers=handlers)
     return gateway.metrics.around(app, {*posts, *gets})
 
 
@@ -172,8 +173,11 @@ def _answering(handler: Handler, body: Callable[[ApiError], Mapping[str, Any]] =
     return answered
 
 
-async def _no_such_route(http: Request, error: Exception) -> Response:
-    status, why = (error.status_code, error.detail) if isinstance(error, HTTPException) else (INTERNAL, str(error))
+async def _no_answer(http: Request, error: Exception) -> Response:
+    """For paths and methods that are not served, and for faults of the gateway itself."""
+    status, why = INTERNAL, "the gateway failed; its log says why"
+    if isinstance(error, HTTPException):
+        status, why = error.status_code, error.detail
     failed = ApiError(status, f"{http.method} {http.url.path}: {why}")
     body = anthropic_error if http.url.path.startswith(MESSAGES) else openai_error
     return JSONResponse(body(failed), status)

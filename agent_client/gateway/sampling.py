@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from pydantic import Field
+
 from ..generate_options import GenerateOptions
 from .bodies import Body
 from .failures import refused
@@ -52,7 +54,8 @@ class SamplingFields(Body):
     repetition_penalty: float | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
-    prompt_cache_key: str | None = None
+    # As long as the runtime takes the name of a conversation.
+    prompt_cache_key: str | None = Field(default=None, max_length=128)
     cache_salt: str | None = None
     priority: int | None = None
 

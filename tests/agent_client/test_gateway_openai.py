@@ -202,6 +202,10 @@ def test_several_prompts_run_side_by_side(http: httpx.Client, scripted: ToyRunti
         (CHAT, {"stream": 1}, "stream"),
         (CHAT, {"stop": [1]}, "stop[0]"),
         (CHAT, {"seed": -1}, "seed"),
+        (CHAT, {"max_tokens": 2**31}, "max_tokens"),
+        (CHAT, {"n": 2**70}, "n"),
+        (CHAT, {"prompt_cache_key": "k" * 129}, "prompt_cache_key"),
+        (CHAT, {"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
         (CHAT, {"logit_bias": {"x": 1}}, "logit_bias"),
         (CHAT, {"top_logprobs": 2}, "top_logprobs"),
         (CHAT, {"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
@@ -226,7 +230,24 @@ def test_what_is_refused_is_named(
     assert not scripted.seen
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"[" * 100_000, b'{"model": "\xff"}', b"null"])
+def test_a_body_that_is_too_long(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_client.gateway.bodies.MAX_MESSAGE_BYTES", 100)
+    assert "100 bytes" in error(http.post(CHAT, content=b" " * 101), 413)["message"]
+
+
+def test_a_fault_of_the_gateway_is_told_in_the_apis_format(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr("agent_client.gateway.app.chat_prompt", broken)
+    told = error(http.post(CHAT, json=HELLO), 500)
+    assert told["type"] == "server_error"
+    assert "secret" not in told["message"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'"x"', b"[" * 100_000, b'{"model": "\xff"}', b'{"model": "\\ud800"}', b"null"]
+)
 def test_a_body_that_is_no_request(http: httpx.Client, body: bytes) -> None:
     assert error(http.post(CHAT, content=body), 400)["type"] == "invalid_request_error"
 

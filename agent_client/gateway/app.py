@@ -27,6 +27,7 @@ from .anthropic_messages import CountRequest, MessagesRequest, messages_options,
 from .anthropic_writer import MessagesWriter
 from .anthropic_writer import error_body as anthropic_error
 from .bodies import read_body
+from .conversations import conversation_name
 from .failures import CLIENT_CLOSED, INTERNAL, UNAVAILABLE, ApiError, from_runtime
 from .metrics import GatewayMetrics
 from .openai_chat import ChatRequest, ChatWriter, chat_options, chat_prompt
@@ -115,7 +116,9 @@ class _Gateway:
         info = await self._model.find(asked.model)
         request_id = uuid.uuid4().hex
         writer = ChatWriter(asked, info, request_id, int(time.time()))
-        runs = self._open([prompt], {**options, "request_id": request_id}, salt_of(tenant, asked.cache_salt))
+        options["request_id"] = request_id
+        _name_conversation(options, asked.prompt_cache_key, http, prompt)
+        runs = self._open([prompt], options, salt_of(tenant, asked.cache_salt))
         return await self._answer(http, runs, writer, info, asked.stream)
 
     async def completions(self, http: Request) -> Response:
@@ -124,6 +127,8 @@ class _Gateway:
         prompts, options = completion_prompts(asked), completion_options(asked)
         info = await self._model.find(asked.model)
         writer = CompletionWriter(asked, info, uuid.uuid4().hex, int(time.time()))
+        if len(prompts) == 1:
+            _name_conversation(options, asked.prompt_cache_key, http, prompts[0])
         runs = self._open(prompts, options, salt_of(tenant, asked.cache_salt))
         return await self._answer(http, runs, writer, info, asked.stream)
 
@@ -134,7 +139,9 @@ class _Gateway:
         info = await self._model.find(asked.model)
         request_id = uuid.uuid4().hex
         writer = MessagesWriter(asked, request_id)
-        runs = self._open([prompt], {**options, "request_id": request_id}, salt_of(tenant, None))
+        options["request_id"] = request_id
+        _name_conversation(options, None, http, prompt)
+        runs = self._open([prompt], options, salt_of(tenant, None))
         return await self._answer(http, runs, writer, info, asked.stream)
 
     async def count_tokens(self, http: Request) -> Response:
@@ -154,6 +161,12 @@ class _Gateway:
     ) -> Response:
         texts = partial(self._texts.of, fingerprint=model.fingerprint)
         return await answer(http, runs, writer, texts, stream=bool(stream), ended=self.metrics.ended)
+
+
+def _name_conversation(options: GenerateOptions, key: str | None, http: Request, prompt: Prompt) -> None:
+    name = conversation_name(key, http.headers, prompt)
+    if name is not None:
+        options["conversation"] = name
 
 
 def _answering(handler: Handler, body: Callable[[ApiError], Mapping[str, Any]] = openai_error) -> Handler:

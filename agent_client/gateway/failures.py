@@ -31,7 +31,7 @@ _STATUS = {
 _NAMED = re.compile(r"(?:sampling\.|namespace\.|prompt\.chat\.)?([a-z_]+(?:\[\d+\]|\.[a-z_]+)*) is .*: ", re.DOTALL)
 
 # What the runtime calls a field that the body calls otherwise.
-_BODY_NAMES = {"conversation": "prompt_cache_key", "salt": "cache_salt"}
+_BODY_NAMES = {"salt": "cache_salt"}
 
 
 class ApiError(Exception):

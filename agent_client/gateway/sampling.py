@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pydantic import Field
-
 from ..generate_options import GenerateOptions
 from .bodies import Body
 from .failures import refused
@@ -54,8 +52,7 @@ class SamplingFields(Body):
     repetition_penalty: float | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
-    # As long as the runtime takes the name of a conversation.
-    prompt_cache_key: str | None = Field(default=None, max_length=128)
+    prompt_cache_key: str | None = None
     cache_salt: str | None = None
     priority: int | None = None
 
@@ -71,8 +68,6 @@ class SamplingFields(Body):
         given["max_tokens"] = self.max_tokens
         if self.logit_bias:
             given["logit_bias"] = {_token_id(token): bias for token, bias in self.logit_bias.items()}
-        if self.prompt_cache_key:
-            given["conversation"] = self.prompt_cache_key
         return cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})
 
 

@@ -55,6 +55,31 @@ def test_a_verdict_on_one_line() -> None:
     assert explanation([Started("r", Usage(5))]) == "0 of 5 prompt tokens cached"
 
 
+def test_a_conversation_is_named_by_key_or_header_and_by_how_it_begins(
+    http: httpx.Client, scripted: ToyRuntime
+) -> None:
+    def name(path: str, headers: dict[str, str] | None = None, **more: object) -> str | None:
+        ok(http.post(path, json=HELLO | more, headers=headers))
+        request = scripted.seen[-1].request
+        return request.conversation if request.HasField("conversation") else None
+
+    first = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]
+    later = [*first, {"role": "assistant", "content": "x"}, {"role": "user", "content": "b"}]
+    aside = [{"role": "system", "content": "Name this chat."}, {"role": "user", "content": "a"}]
+    assert name(CHAT, messages=first) is None
+    keyed = name(CHAT, messages=first, prompt_cache_key="k" * 500)
+    assert keyed is not None
+    assert name(CHAT, messages=later, prompt_cache_key="k" * 500) == keyed
+    assert name(CHAT, messages=aside, prompt_cache_key="k" * 500) != keyed
+    assert name(CHAT, messages=first, prompt_cache_key="other") != keyed
+    for header in ("x-claude-code-session-id", "session-id", "x-session-id", "X-Dynamo-Session-ID"):
+        named = name(MESSAGES, {header: "s"}, messages=first[1:])
+        assert named == name(MESSAGES, {header: "s"}, messages=[*first[1:], *later[2:]])
+        assert named not in (None, name(MESSAGES, {header: "t"}, messages=first[1:]))
+    assert name("/v1/completions", {"session-id": "s"}, prompt="a" * 1000) is not None
+    assert name("/v1/completions", {"session-id": "s"}, prompt=["a", "b"]) is None
+
+
 def test_health_says_whether_the_runtime_serves(http: httpx.Client) -> None:
     # The toy has no health service.
     answer = http.get("/health")
@@ -173,7 +198,6 @@ def test_without_its_extra_the_command_says_what_to_install() -> None:
     [
         ("sampling.top_p is 2: must be in (0, 1]", "top_p"),
         ("prompt.chat.messages[0].role is '': must have 1 to 64 characters", "messages[0].role"),
-        ("conversation is 'x': must be 1 to 128 printable characters", "prompt_cache_key"),
         ("namespace.salt is 2000 bytes: at most 1024 bytes", "cache_salt"),
         ("the template refuses this", None),
         ("this is no field", None),

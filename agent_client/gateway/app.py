@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ..aio import AsyncRadixClient
+from ..aio import AsyncGenerationStream, AsyncRadixClient
 from ..errors import RadixloopError
 from ..generate_options import GenerateOptions
 from ..prompts import Prompt
@@ -154,7 +154,15 @@ class _Gateway:
     def _open(self, prompts: Iterable[Prompt], options: GenerateOptions, salt: str | None) -> Runs:
         if salt is not None:
             options["salt"] = salt
-        return Runs([self._client.stream(prompt, **options) for prompt in prompts])
+        streams: list[AsyncGenerationStream] = []
+        try:
+            for prompt in prompts:
+                streams.append(self._client.stream(prompt, **options))
+        except RadixloopError:
+            # One that cannot be sent at all: those before it run already.
+            Runs(streams).cancel()
+            raise
+        return Runs(streams)
 
     async def _answer(
         self, http: Request, runs: Runs, writer: Writer, model: ModelInfo, stream: bool | None

@@ -313,3 +313,11 @@ def test_a_client_that_leaves_ends_the_work(
             http.post(COMPLETIONS, json=body, timeout=httpx.Timeout(10, read=0.5))
     assert eventually(lambda: len(scripted.seen) == prompts and all(seen.cancelled for seen in scripted.seen))
     assert not any(seen.ended_s for seen in scripted.seen)
+
+
+def test_a_prompt_that_cannot_be_sent_ends_those_before_it(http: httpx.Client, scripted: ToyRuntime) -> None:
+    scripted.token_delay_s = 0.02
+    body = TEXT | {"prompt": [[1], [2**40]], "max_tokens": 5000}
+    assert "int32" in error(http.post(COMPLETIONS, json=body), 400)["message"]
+    assert eventually(lambda: all(seen.cancelled for seen in scripted.seen))
+    assert not any(seen.ended_s for seen in scripted.seen)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
 
 from runtime import cuda_graphs
 from runtime.attention.paged_layout import paged_layout
@@ -19,12 +18,12 @@ from runtime.batch import BatchItem
 from runtime.cuda_graphs import DecodeGraphs, batches, lengths, record_graphs
 from runtime.errors import InvalidRequest
 from runtime.loaded_model import LoadedModel
-from runtime.loader import prepare_model
 from runtime.model_runner import ModelRunner
 from runtime.static_step import StaticStep
 from tests.runtime.attention_libraries import PagedReference
+from tests.runtime.small_llama import VOCAB, small_llama
 
-BLOCK, BLOCKS, VOCAB = 4, 40, 60
+BLOCK, BLOCKS = 4, 40
 CPU = torch.device("cpu")
 
 
@@ -46,18 +45,7 @@ class PlainRecorder:
 
 @pytest.fixture(scope="module")
 def llama() -> LoadedModel:
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-    )
-    return prepare_model(AutoModelForCausalLM.from_config(config, dtype=torch.float32), None, name="llama")
+    return small_llama()
 
 
 def make_runner(llama: LoadedModel) -> ModelRunner:

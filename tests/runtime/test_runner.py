@@ -7,35 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
 
 from runtime.batch import BatchItem
 from runtime.errors import InvalidRequest
 from runtime.loaded_model import LoadedModel
-from runtime.loader import prepare_model
 from runtime.model_runner import ModelRunner
 from tests.runtime.plain_forward import ordinary
+from tests.runtime.small_llama import PAD, VOCAB, small_llama
 
 BLOCK = 4
-VOCAB = 60
-PAD = 0
 
 
 @pytest.fixture(scope="module")
 def llama() -> LoadedModel:
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        pad_token_id=PAD,
-    )
-    return prepare_model(AutoModelForCausalLM.from_config(config, dtype=torch.float32), None, name="llama")
+    return small_llama()
 
 
 @pytest.fixture

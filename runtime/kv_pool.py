@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from radix import Copy
 from runtime.errors import InvalidRequest
+from runtime.kv.block_bytes import BlockBytes, BlockIds
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,32 @@ class KVPool:
                 num_blocks,
                 f"the pool would take {gib:.1f} GiB on {self.device}, which it lacks",
             ) from error
+        self._bytes = BlockBytes({index: (kv.keys, kv.values) for index, kv in self.layers.items()})
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in all layers."""
+        return self._bytes.block_bytes
+
+    @property
+    def layer_spans(self) -> Mapping[int, slice]:
+        """Where each layer's bytes are among those of an exported block, layers in ascending order."""
+        return self._bytes.spans
+
+    def export_blocks(self, blocks: BlockIds, out: torch.Tensor, layers: Sequence[int] | None = None) -> None:
+        """Copy whole blocks, whatever the pool's precision, to the rows of `out`: uint8 `[len(blocks), block_bytes]`.
+
+        out may be on another device. layers: only these layers' columns (`layer_spans`). Raises InvalidRequest.
+        """
+        self._bytes.read(blocks, out, layers)
+
+    def import_blocks(self, blocks: BlockIds, data: torch.Tensor, layers: Sequence[int] | None = None) -> None:
+        """Set blocks, each named once, from rows that a pool of the same shapes and precision exported.
+
+        Raises InvalidRequest.
+        """
+        with torch.inference_mode():
+            self._bytes.write(blocks, data, layers)
 
     def _allocate(self, shape: LayerShape, fill: float) -> LayerKV:
         def tensor(dim: int) -> torch.Tensor:

@@ -83,3 +83,44 @@ def test_a_pool_that_cannot_be_is_refused() -> None:
         KVPool(SHAPES, 1, 0, dtype=torch.float32, device="cpu")
     with pytest.raises(InvalidRequest, match=r"num_blocks is 10000000000000: .* GiB on cpu"):
         KVPool(SHAPES, 10**13, BLOCK, dtype=torch.float32, device="cpu")
+
+
+def test_exported_blocks_make_the_same_blocks_elsewhere() -> None:
+    pool, other = numbered(), make(fill=math.nan)
+    rows = torch.full((3, pool.block_bytes), 7, dtype=torch.uint8)
+    pool.export_blocks([4, 0, 2], rows)
+    other.import_blocks([1, 5, 3], rows)
+    for index, layer in pool.layers.items():
+        for old, new in ((layer.keys, other.layers[index].keys), (layer.values, other.layers[index].values)):
+            assert torch.equal(new[[1, 5, 3]], old[[4, 0, 2]])
+            assert new[[0, 2, 4]].isnan().all()
+    assert pool.block_bytes == BLOCK * pool.bytes_per_token
+
+
+def test_a_layer_travels_alone() -> None:
+    pool, other = numbered(), make()
+    rows = torch.zeros(1, pool.block_bytes, dtype=torch.uint8)
+    pool.export_blocks([3], rows, layers=[1])
+    assert not rows[:, pool.layer_spans[0]].any()
+    other.import_blocks([3], rows, layers=[1])
+    assert torch.equal(other.layers[1].keys[3], pool.layers[1].keys[3])
+    assert not other.layers[0].keys.any()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "rows", "layers", "message"),
+    [
+        ([6], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), None, "blocks is"),
+        ([-1], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), None, "blocks is"),
+        ([0, 1], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), None, "must be uint8 \\(2, 304\\)"),
+        ([0], torch.zeros(1, 4 * 4 * 19), None, "torch.float32"),
+        ([0], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), [2], "layers is 2"),
+    ],
+)
+def test_bytes_that_do_not_fit_are_named(
+    blocks: list[int], rows: torch.Tensor, layers: list[int] | None, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        make().export_blocks(blocks, rows, layers)
+    with pytest.raises(InvalidRequest, match=message):
+        make().import_blocks(blocks, rows, layers)

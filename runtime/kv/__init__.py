@@ -1,0 +1,1 @@
+"""How keys and values are kept: their precision, and a block as bytes."""

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .access import Access
     from .aio import AsyncGenerationStream, AsyncRadixClient, AsyncSession
     from .client import GenerationStream, RadixClient, Session
     from .errors import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: the command line answers --help without loading gRPC.
 _HOMES = {
+    "access": ("Access",),
     "aio": ("AsyncGenerationStream", "AsyncRadixClient", "AsyncSession"),
     "client": ("GenerationStream", "RadixClient", "Session"),
     "errors": (
@@ -91,6 +93,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Aborted",
+    "Access",
     "AlreadyExists",
     "AsyncGenerationStream",
     "AsyncRadixClient",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-import grpc
 from radixloop.v1 import cache_pb2, common_pb2, inference_pb2
 
+from .access import Access
 from .channel import Deadline, Stubs, channel_options, default_target
 from .errors import RadixloopError, Unavailable
 from .folding import Fold, event_from_proto
@@ -33,7 +33,7 @@ class ClientBase:
         adapter: str | None = None,
         timeout_s: float | None = None,
         retry: RetryPolicy | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        access: Access | None = None,
         metadata: Sequence[tuple[str, str]] = (),
         options: Sequence[tuple[str, Any]] | None = None,
     ) -> None:
@@ -41,8 +41,9 @@ class ClientBase:
         self._namespace = namespace(salt, adapter)
         self._timeout_s = timeout_s
         self._retry = retry or RetryPolicy()
-        self._metadata = tuple(metadata)
-        opened = channel_options(options)
+        access = Access.from_environment() if access is None else access
+        self._metadata = (*metadata, *access.metadata())
+        opened, credentials = channel_options(options), access.credentials()
         self._channel: Any = (
             self._api.insecure_channel(self.target, options=opened)
             if credentials is None

@@ -7,8 +7,19 @@ from typing import Annotated
 
 import typer
 
+from .access import Access
 from .cli_loops import BENCH_HELP, REPLAY_HELP, bench, replay
-from .cli_options import DEFAULT_TARGET, AsJson, MaxTokens, Salt, Target, Temperature, TraceFormat, named
+from .cli_options import (
+    DEFAULT_TARGET,
+    AsJson,
+    MaxTokens,
+    Salt,
+    Target,
+    Temperature,
+    TraceFormat,
+    named,
+    with_access,
+)
 
 app = typer.Typer(
     name="agent-client",
@@ -42,6 +53,7 @@ app.command(help=BENCH_HELP)(bench)
 
 
 @app.command()
+@with_access
 def generate(
     prompt: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="The prompt; read from standard input when left out.")
@@ -59,6 +71,8 @@ def generate(
     salt: Salt = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor fill the cache.")] = False,
     json: AsJson = False,
+    *,
+    access: Access,
 ) -> None:
     """Run one prompt and print the text as it is written."""
     from .commands.generate import run
@@ -71,6 +85,7 @@ def generate(
             system=system,
             salt=salt,
             as_json=json,
+            access=access,
             options={
                 "max_tokens": max_tokens,
                 "temperature": temperature,
@@ -84,28 +99,33 @@ def generate(
 
 
 @app.command()
+@with_access
 def chat(
     target: Target = DEFAULT_TARGET,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.7,
     salt: Salt = None,
+    *,
+    access: Access,
 ) -> None:
     """Talk to the model. The runtime keeps the conversation, so a turn computes only what is new."""
     from .commands.chat import run
 
-    raise typer.Exit(run(target, system, salt, {"max_tokens": max_tokens, "temperature": temperature}))
+    raise typer.Exit(run(target, system, salt, {"max_tokens": max_tokens, "temperature": temperature}, access))
 
 
 @app.command()
-def stats(target: Target = DEFAULT_TARGET, json: AsJson = False) -> None:
+@with_access
+def stats(target: Target = DEFAULT_TARGET, json: AsJson = False, *, access: Access) -> None:
     """What the runtime serves, its pool and its counters."""
     from .commands.stats import run
 
-    raise typer.Exit(run(target, json))
+    raise typer.Exit(run(target, json, access))
 
 
 @app.command()
+@with_access
 def nodes(
     target: Target = DEFAULT_TARGET,
     salt: Annotated[str | None, typer.Option(metavar="TEXT", help="Only this namespace.", show_default="all")] = None,
@@ -113,14 +133,17 @@ def nodes(
         int, typer.Option(metavar="N", min=0, max=256, help="Tokens of each node to show as text.")
     ] = 16,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line instead of a tree.")] = False,
+    *,
+    access: Access,
 ) -> None:
     """Draw the cached tree."""
     from .commands.nodes import run
 
-    raise typer.Exit(run(target, salt, head_tokens, json))
+    raise typer.Exit(run(target, salt, head_tokens, json, access))
 
 
 @app.command()
+@with_access
 def events(
     target: Target = DEFAULT_TARGET,
     limit: Annotated[
@@ -128,14 +151,17 @@ def events(
         typer.Option("--limit", "-n", metavar="N", min=1, help="End after N batches.", show_default="never"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line, tokens included.")] = False,
+    *,
+    access: Access,
 ) -> None:
     """Watch blocks come into the cache and go: first all that is cached, then what happens. Ctrl-C ends it."""
     from .commands.events import run
 
-    raise typer.Exit(run(target, json, limit))
+    raise typer.Exit(run(target, json, limit, access))
 
 
 @app.command()
+@with_access
 def explain(
     file: Annotated[
         Path | None,
@@ -161,6 +187,8 @@ def explain(
         int | None, typer.Option(metavar="N", min=0, help="So many leading tokens are shared with every salt.")
     ] = None,
     json: AsJson = False,
+    *,
+    access: Access,
 ) -> None:
     """Say why a prompt would miss: where it parts from what is stored, what was evicted, what it costs."""
     from .commands.explain import run
@@ -177,11 +205,13 @@ def explain(
         salt=salt,
         public_tokens=public_tokens,
         as_json=json,
+        access=access,
     )
     raise typer.Exit(code)
 
 
 @app.command()
+@with_access
 def lint(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a folder of them.")],
     target: Annotated[
@@ -203,41 +233,50 @@ def lint(
         ),
     ] = TraceFormat.auto,
     json: AsJson = False,
+    *,
+    access: Access,
 ) -> None:
     """Find what breaks prefixes before it is sent: clocks, changing tools, rewritten histories. Exits with 1 if any."""
     from .commands.lint import run
 
-    raise typer.Exit(run(trace, named(format), target, json))
+    raise typer.Exit(run(trace, named(format), target, json, access))
 
 
 @app.command()
+@with_access
 def leases(
     target: Target = DEFAULT_TARGET,
     release: Annotated[
         list[int] | None, typer.Option(metavar="ID", help="End this lease first; may be given several times.")
     ] = None,
     json: AsJson = False,
+    *,
+    access: Access,
 ) -> None:
     """List what is kept on request: leases and quotas."""
     from .commands.leases import run
 
-    raise typer.Exit(run(target, json, release or []))
+    raise typer.Exit(run(target, json, release or [], access))
 
 
 @app.command()
+@with_access
 def top(
     target: Target = DEFAULT_TARGET,
     interval: Annotated[
         float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Seconds between two looks.")
     ] = 1.0,
+    *,
+    access: Access,
 ) -> None:
     """Watch a runtime live. Ctrl-C ends it."""
     from .commands.top import run
 
-    raise typer.Exit(run(target, interval))
+    raise typer.Exit(run(target, interval, access))
 
 
 @app.command()
+@with_access
 def record(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The trace to write; .gz compresses it.")],
     target: Target = DEFAULT_TARGET,
@@ -250,14 +289,17 @@ def record(
         int, typer.Option("--max-tokens", "-n", metavar="N", min=1, help="Tokens of each reply's words at most.")
     ] = 32,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same words.")] = 1,
+    *,
+    access: Access,
 ) -> None:
     """Record agent loops: real tools over a folder, words by the model. What replay replays."""
     from .commands.record import run
 
-    raise typer.Exit(run(target, root, out, task or [], max_tokens=max_tokens, seed=seed))
+    raise typer.Exit(run(target, root, out, task or [], max_tokens=max_tokens, seed=seed, access=access))
 
 
 @app.command()
+@with_access
 def gateway(
     runtime: Annotated[
         str,
@@ -279,8 +321,10 @@ def gateway(
             show_default="everybody is let in",
         ),
     ] = None,
+    *,
+    access: Access,
 ) -> None:
     """Serve the APIs of OpenAI and Anthropic over HTTP in front of a runtime, for clients that take a base URL."""
     from .commands.gateway import run
 
-    raise typer.Exit(run(runtime, host, port, alias or [], keys))
+    raise typer.Exit(run(runtime, host, port, alias or [], keys, access))

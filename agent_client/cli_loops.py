@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .access import Access
 from .cli_options import (
     DEFAULT_TARGET,
     LOOP,
@@ -20,6 +21,7 @@ from .cli_options import (
     TraceFormat,
     named,
     parse_tool_latency,
+    with_access,
 )
 
 REPLAY_HELP = """Replay recorded agent loops and report what the cache saved.
@@ -28,6 +30,7 @@ Calls of a session run in order, sessions side by side, branches in parallel. Th
 of endless size would have had for the same tokens. Exits with 1 when a call failed."""
 
 
+@with_access
 def replay(
     trace: Annotated[
         Path | None,
@@ -115,6 +118,8 @@ def replay(
         bool, typer.Option("--per-turn", help="Also print a line for each turn.", rich_help_panel=OUT)
     ] = False,
     json: JsonReport = None,
+    *,
+    access: Access,
 ) -> None:
     from .commands.replay import run
     from .replay import ReplayOptions
@@ -142,6 +147,7 @@ def replay(
             flush=flush or compare,
             per_turn=per_turn,
             json_file=json,
+            access=access,
         )
     )
 
@@ -153,6 +159,7 @@ A TARGET is HOST:PORT (a runtime of ours), openai:URL (vLLM and others that have
 alone, while the others idle. The first target is compared with the rest. Exits with 1 when a call failed."""
 
 
+@with_access
 def bench(
     trace: Annotated[
         Path | None,
@@ -219,6 +226,8 @@ def bench(
         int, typer.Option(metavar="T", min=1, help="Tokens of each branch's own.", rich_help_panel=LOOP)
     ] = 60,
     json: JsonReport = None,
+    *,
+    access: Access,
 ) -> None:
     from .bench import BenchOptions, FanOut
     from .commands.bench import run
@@ -233,4 +242,5 @@ def bench(
         use_cache=not no_cache,
         fan_out=None if fan_out is None else FanOut(fan_out, trunk, tail),
     )
-    raise typer.Exit(run(trace, target, options, tokenizer=tokenizer, format=named(format), json_file=json))
+    code = run(trace, target, options, tokenizer=tokenizer, format=named(format), json_file=json, access=access)
+    raise typer.Exit(code)

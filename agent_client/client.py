@@ -30,8 +30,8 @@ class RadixClient(ClientBase):
 
     `target` is HOST:PORT (default: the environment's RADIXLOOP_TARGET, else localhost:50051). `salt` and `adapter`
     are the cache namespace of every call that does not name its own. `timeout_s` limits every call that does not
-    give its own, retries included. `credentials` turn TLS on; `metadata` is sent with every call.
-    Calls raise the errors of `agent_client.errors`.
+    give its own, retries included. `access` is TLS and a token (default: the environment's, see `Access`), and
+    `metadata` is sent with every call. Calls raise the errors of `agent_client.errors`.
     """
 
     _api: ClassVar[Any] = grpc

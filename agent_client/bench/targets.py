@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from ..access import Access
 from ..aio import AsyncRadixClient
 from ..errors import Internal, InvalidArgument
 from ..replay.driver import Streams
@@ -60,15 +61,18 @@ def parse_target(text: str) -> TargetSpec:
 
 
 @asynccontextmanager
-async def open_targets(specs: Sequence[TargetSpec]) -> AsyncIterator[list[Target]]:
-    """Connects to all of them. Raises PeerUnavailable or Unavailable, with the target's name, when one is not there."""
+async def open_targets(specs: Sequence[TargetSpec], access: Access | None = None) -> AsyncIterator[list[Target]]:
+    """Connects to all of them; `access` is for the runtimes of ours.
+
+    Raises PeerUnavailable or Unavailable, with the target's name, when one is not there.
+    """
     async with AsyncExitStack() as stack:
-        yield [Target(spec, await _streams(spec, stack)) for spec in specs]
+        yield [Target(spec, await _streams(spec, stack, access)) for spec in specs]
 
 
-async def _streams(spec: TargetSpec, stack: AsyncExitStack) -> Streams:
+async def _streams(spec: TargetSpec, stack: AsyncExitStack, access: Access | None) -> Streams:
     if spec.kind == "radix":
-        return await stack.enter_async_context(AsyncRadixClient(spec.address))
+        return await stack.enter_async_context(AsyncRadixClient(spec.address, access=access))
     try:
         import httpx
     except ImportError:

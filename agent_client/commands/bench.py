@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..access import Access
 from ..aio import AsyncRadixClient
 from ..bench import BenchOptions, TargetSpec, bench, open_targets, parse_target
 from ..bench.tables import print_report
@@ -29,6 +30,7 @@ def run(
     tokenizer: str | None,
     format: str | None,
     json_file: str | None,
+    access: Access | None = None,
 ) -> int:
     """Returns the exit code: 1 when a call failed, 130 when interrupted."""
     path = path or SAMPLE
@@ -39,7 +41,7 @@ def run(
     trace = read_trace(path, format)
     for note in trace.notes:
         say(note)
-    comparison = _compare(tokenizer or runtimes[0], specs, trace, options, title=path.name)
+    comparison = _compare(tokenizer or runtimes[0], specs, trace, options, title=path.name, access=access)
     report = asyncio.run(until_interrupted(comparison))
     if report is None:
         return INTERRUPTED
@@ -56,8 +58,14 @@ def run(
 
 
 async def _compare(
-    tokenizer: str, specs: Sequence[TargetSpec], trace: Trace, options: BenchOptions, *, title: str
+    tokenizer: str,
+    specs: Sequence[TargetSpec],
+    trace: Trace,
+    options: BenchOptions,
+    *,
+    title: str,
+    access: Access | None,
 ) -> dict[str, Any]:
-    async with AsyncRadixClient(tokenizer) as client, open_targets(specs) as targets:
+    async with AsyncRadixClient(tokenizer, access=access) as client, open_targets(specs, access) as targets:
         with bars() as hooks:
             return await bench(client, targets, trace, options, title=title, hooks=hooks)

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from ..access import Access
 from ..client import RadixClient, Session
 from ..errors import RadixloopError
 from ..generate_options import GenerateOptions
@@ -20,13 +21,15 @@ _HELP = "/new starts over, /tokens shows the session's length, /quit (or Ctrl-D)
 
 
 @reported
-def run(target: str, system: str | None, salt: str | None, options: GenerateOptions) -> int:
+def run(
+    target: str, system: str | None, salt: str | None, options: GenerateOptions, access: Access | None = None
+) -> int:
     if sys.stdin.isatty():
         # Line editing and history for input().
         import readline  # noqa: F401
     console = Console(stderr=True, highlight=False)
     head = [] if system is None else [{"role": "system", "content": system}]
-    with RadixClient(target, salt=salt) as client:
+    with RadixClient(target, salt=salt, access=access) as client:
         console.print(Text(f"{client.model_info().model} at {client.target}. {_HELP}.", style="dim"))
         while True:
             with client.session() as session:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from ..access import Access
 from ..client import RadixClient
 from ..watching import BlocksCleared, BlocksRemoved, BlocksStored, EventBatch
 from ..words import count, namespace_name
@@ -16,10 +17,10 @@ from .failures import reported
 
 
 @reported
-def run(target: str, as_json: bool, limit: int | None) -> int:
+def run(target: str, as_json: bool, limit: int | None, access: Access | None = None) -> int:
     console = Console(highlight=False)
     seen = 0
-    with RadixClient(target) as client:
+    with RadixClient(target, access=access) as client:
         for batch in client.watch_events():
             if not batch.events and not batch.starts_over:
                 continue

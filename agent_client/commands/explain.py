@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..access import Access
 from ..client import RadixClient
 from ..errors import RadixloopError
 from ..explaining import explanation_lines
@@ -33,6 +34,7 @@ def run(
     salt: str | None,
     public_tokens: int | None,
     as_json: bool,
+    access: Access | None = None,
 ) -> int:
     """`recorded` and `call` (from 1) choose a call of a trace."""
     if file is not None and text is not None:
@@ -42,7 +44,7 @@ def run(
     if prompt is None and session_id is None:
         say("nothing to explain: give a file, --text or --session-id")
         return USAGE
-    with RadixClient(target, salt=salt, retry=RetryPolicy(max_attempts=1)) as client:
+    with RadixClient(target, salt=salt, access=access, retry=RetryPolicy(max_attempts=1)) as client:
         told = client.explain(prompt, session_id=session_id, public_tokens=public_tokens)
     if as_json:
         print(json.dumps(_as_json(told), ensure_ascii=False, indent=2))

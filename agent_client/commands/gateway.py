@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..access import Access
 from .failures import FAILED, USAGE, say
 
 
-def run(target: str, host: str, port: int, aliases: list[str], keys: Path | None) -> int:
+def run(target: str, host: str, port: int, aliases: list[str], keys: Path | None, access: Access | None = None) -> int:
     try:
         from ..gateway import BadKeyFile, read_tenants, serve
     except ImportError as error:
@@ -22,7 +23,7 @@ def run(target: str, host: str, port: int, aliases: list[str], keys: Path | None
         say(f"listening at {host} without --keys: whoever reaches this address may use the model")
     say(f"http://{host}:{port} answers for the runtime at {target}; Ctrl-C ends it")
     try:
-        serve(target, host, port, aliases, tenants)
+        serve(target, host, port, aliases, tenants, access)
     except SystemExit as ended:
         return FAILED if ended.code else 0
     except KeyboardInterrupt:

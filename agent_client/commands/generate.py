@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from ..access import Access
 from ..client import GenerationStream, RadixClient
 from ..prompts import Chat, Prompt
 from ..results import Delta, Generation
@@ -24,13 +25,15 @@ def run(
     salt: str | None,
     as_json: bool,
     options: dict[str, Any],
+    access: Access | None = None,
 ) -> int:
     if prompt is None:
         prompt = sys.stdin.read()
     if not prompt:
         say("the prompt is empty")
         return USAGE
-    with RadixClient(target, salt=salt) as client, client.stream(_form(prompt, chat, system), **options) as stream:
+    form = _form(prompt, chat, system)
+    with RadixClient(target, salt=salt, access=access) as client, client.stream(form, **options) as stream:
         if as_json:
             print(json.dumps(_as_json(stream.result()), ensure_ascii=False, indent=2))
             return 0

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..access import Access
 from ..client import RadixClient
 from ..keeping import Leases
 from ..retry import RetryPolicy
@@ -18,8 +19,8 @@ from .failures import reported
 
 
 @reported
-def run(target: str, as_json: bool, release: list[int]) -> int:
-    with RadixClient(target, retry=RetryPolicy(max_attempts=1)) as client:
+def run(target: str, as_json: bool, release: list[int], access: Access | None = None) -> int:
+    with RadixClient(target, access=access, retry=RetryPolicy(max_attempts=1)) as client:
         for lease_id in release:
             client.release_lease(lease_id)
         leases, quotas = client.leases(), client.quotas()

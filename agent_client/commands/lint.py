@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from ..access import Access
 from ..client import RadixClient
 from ..lint import Finding, lint, lint_live
 from ..retry import RetryPolicy
@@ -16,14 +17,14 @@ from .failures import FAILED, reported, say
 
 
 @reported
-def run(path: Path, format: str | None, target: str | None, as_json: bool) -> int:
+def run(path: Path, format: str | None, target: str | None, as_json: bool, access: Access | None = None) -> int:
     """Returns 1 when anything was found. `target` names a runtime whose template and tokenizer are asked too."""
     trace = read_trace(path, format)
     for note in trace.notes:
         say(note)
     found = lint(trace)
     if target is not None:
-        with RadixClient(target, retry=RetryPolicy(max_attempts=1)) as client:
+        with RadixClient(target, access=access, retry=RetryPolicy(max_attempts=1)) as client:
             found += lint_live(trace, client)
     if as_json:
         print(json.dumps([asdict(finding) for finding in found], ensure_ascii=False, indent=2))

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from ..access import Access
 from ..client import RadixClient
 from ..results import CacheNode
 from ..retry import RetryPolicy
@@ -18,8 +19,8 @@ from .failures import reported
 
 
 @reported
-def run(target: str, salt: str | None, head_tokens: int, as_json: bool) -> int:
-    with RadixClient(target, salt=salt, retry=RetryPolicy(max_attempts=1)) as client:
+def run(target: str, salt: str | None, head_tokens: int, as_json: bool, access: Access | None = None) -> int:
+    with RadixClient(target, salt=salt, access=access, retry=RetryPolicy(max_attempts=1)) as client:
         nodes = client.nodes(all_namespaces=salt is None, head_tokens=head_tokens)
         if as_json:
             for node in nodes:

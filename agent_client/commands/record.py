@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from ..access import Access
 from ..agent import TASKS, TOOL_DEFINITIONS, Hooks, PlanFailed, RecordedTask, Recorder, Task, Tools, TurnDone, Workspace
 from ..agent.recorder import SAMPLING
 from ..aio import AsyncRadixClient
@@ -26,7 +27,9 @@ NOTE = (
 
 
 @reported
-def run(target: str, root: Path, out: Path, names: list[str], *, max_tokens: int, seed: int) -> int:
+def run(
+    target: str, root: Path, out: Path, names: list[str], *, max_tokens: int, seed: int, access: Access | None = None
+) -> int:
     """Returns the exit code; sessions that were finished are in `out` whatever it is."""
     unknown = [name for name in names if name not in {task.name for task in TASKS}]
     if unknown:
@@ -35,7 +38,7 @@ def run(target: str, root: Path, out: Path, names: list[str], *, max_tokens: int
     tasks = [task for task in TASKS if not names or task.name in names]
     try:
         tools = Tools(Workspace(root))
-        return asyncio.run(_record(target, tools, tasks, out, {"max_tokens": max_tokens, "seed": seed}))
+        return asyncio.run(_record(target, tools, tasks, out, {"max_tokens": max_tokens, "seed": seed}, access))
     except PlanFailed as error:
         say(f"{error} (do the tasks fit the folder {root}?)")
         return FAILED
@@ -44,9 +47,11 @@ def run(target: str, root: Path, out: Path, names: list[str], *, max_tokens: int
         return USAGE
 
 
-async def _record(target: str, tools: Tools, tasks: list[Task], out: Path, options: dict[str, Any]) -> int:
+async def _record(
+    target: str, tools: Tools, tasks: list[Task], out: Path, options: dict[str, Any], access: Access | None
+) -> int:
     console = Console(stderr=True)
-    async with AsyncRadixClient(target) as client:
+    async with AsyncRadixClient(target, access=access) as client:
         about = {
             "model": (await client.model_info()).model,
             "recorded": date.today().isoformat(),

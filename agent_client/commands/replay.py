@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..access import Access
 from ..aio import AsyncRadixClient
 from ..replay import ReplayOptions, experiment
 from ..replay.tables import print_report
@@ -28,6 +29,7 @@ def run(
     format: str | None,
     per_turn: bool,
     json_file: str | None,
+    access: Access | None = None,
     **choices: Any,
 ) -> int:
     """`choices` go to `experiment`. Returns the exit code: 1 when a call failed, 130 when interrupted."""
@@ -37,7 +39,7 @@ def run(
         say(note)
     if options.tool_latency == "recorded" and not any(call.tool_latency_s for s in trace.sessions for call in s.calls):
         say("the trace has no recorded pauses: running without any")
-    report = asyncio.run(_replay(trace, target, options, title=path.name, **choices))
+    report = asyncio.run(_replay(trace, target, access, options, title=path.name, **choices))
     if report is None:
         return INTERRUPTED
     text = json.dumps(report, indent=2)
@@ -52,12 +54,16 @@ def run(
     return FAILED if any(summary["errors"] for summary in report["runs"]) else 0
 
 
-async def _replay(trace: Trace, target: str, options: ReplayOptions, **choices: Any) -> dict[str, Any] | None:
+async def _replay(
+    trace: Trace, target: str, access: Access | None, options: ReplayOptions, **choices: Any
+) -> dict[str, Any] | None:
     """The report, or None when Ctrl-C came before the first run began."""
-    return await until_interrupted(_connected(trace, target, options, **choices))
+    return await until_interrupted(_connected(trace, target, access, options, **choices))
 
 
-async def _connected(trace: Trace, target: str, options: ReplayOptions, **choices: Any) -> dict[str, Any]:
-    async with AsyncRadixClient(target) as client:
+async def _connected(
+    trace: Trace, target: str, access: Access | None, options: ReplayOptions, **choices: Any
+) -> dict[str, Any]:
+    async with AsyncRadixClient(target, access=access) as client:
         with bars() as hooks:
             return await experiment(client, trace, options, hooks=hooks, **choices)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
+from ..access import Access
 from ..client import RadixClient
 from ..results import CacheStats, ModelInfo
 from ..retry import RetryPolicy
@@ -16,8 +17,8 @@ from .failures import reported
 
 
 @reported
-def run(target: str, as_json: bool) -> int:
-    with RadixClient(target, retry=RetryPolicy(max_attempts=1)) as client:
+def run(target: str, as_json: bool, access: Access | None = None) -> int:
+    with RadixClient(target, access=access, retry=RetryPolicy(max_attempts=1)) as client:
         model, stats = client.model_info(), client.stats()
     if as_json:
         print(json.dumps({"model": asdict(model), "stats": asdict(stats)}, indent=2))

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ..access import Access
 from ..client import RadixClient
 from ..errors import RadixloopError
 from ..results import CacheStats, ModelInfo
@@ -30,9 +31,10 @@ class Look:
 
 
 @reported
-def run(target: str, interval_s: float) -> int:
+def run(target: str, interval_s: float, access: Access | None = None) -> int:
     console = Console(highlight=False)
-    with RadixClient(target, retry=RetryPolicy(max_attempts=1), timeout_s=max(5.0, interval_s)) as client:
+    once = RetryPolicy(max_attempts=1)
+    with RadixClient(target, access=access, retry=once, timeout_s=max(5.0, interval_s)) as client:
         model = client.model_info()
         before = now = Look(time.monotonic(), client.stats())
         trouble = ""

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from ..access import Access
 from ..aio import AsyncGenerationStream, AsyncRadixClient
 from ..errors import RadixloopError
 from ..generate_options import GenerateOptions
@@ -41,12 +42,17 @@ from .token_texts import TokenTexts
 
 MESSAGES = "/v1/messages"
 
+# Whoever calls has retries of its own; two layers of them would multiply.
+_ONCE = RetryPolicy(max_attempts=1)
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(target: str, aliases: Sequence[str] = (), tenants: Tenants | None = None) -> ASGIApp:
+def create_app(
+    target: str, aliases: Sequence[str] = (), tenants: Tenants | None = None, access: Access | None = None
+) -> ASGIApp:
     """The ASGI application in front of the runtime at `target` (HOST:PORT)."""
-    gateway = _Gateway(target, aliases, tenants or Tenants())
+    gateway = _Gateway(target, aliases, tenants or Tenants(), access)
     posts = {
         "/v1/chat/completions": _answering(gateway.chat),
         "/v1/completions": _answering(gateway.completions),
@@ -73,16 +79,16 @@ class _Gateway:
     _model: ServedModel
     _texts: TokenTexts
 
-    def __init__(self, target: str, aliases: Sequence[str], tenants: Tenants) -> None:
+    def __init__(self, target: str, aliases: Sequence[str], tenants: Tenants, access: Access | None) -> None:
         self._target = target
+        self._access = access
         self._aliases = aliases
         self._tenants = tenants
         self.metrics = GatewayMetrics()
 
     @asynccontextmanager
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        # Whoever calls has retries of its own; two layers of them would multiply.
-        async with AsyncRadixClient(self._target, retry=RetryPolicy(max_attempts=1)) as self._client:
+        async with AsyncRadixClient(self._target, access=self._access, retry=_ONCE) as self._client:
             self._model = ServedModel(self._client, self._aliases)
             self._texts = TokenTexts(self._client)
             yield

@@ -75,8 +75,12 @@ class AdmissionGate:
         if room < (0 if job.prefill_only else 1):
             limit = f"at most {self._context_length - 1}: the context ends at {self._context_length} tokens"
             raise InvalidRequest("prompt", f"{prompt} tokens", limit)
+        # A pool that has not even room for the prompt is told with the prompt's size, below.
+        fits = min(room, max(1, self._pool_tokens - prompt + 1))
         if wanted is None:
-            wanted = min(DEFAULT_MAX_TOKENS, room, max(1, self._pool_tokens - prompt + 1))
+            wanted = min(DEFAULT_MAX_TOKENS, fits)
+        elif job.sampling.clip_max_tokens:
+            wanted = min(wanted, fits)
         elif wanted > room:
             limit = f"at most {room} after a prompt of {prompt} tokens: the context ends at {self._context_length}"
             raise InvalidRequest("sampling.max_tokens", wanted, limit)

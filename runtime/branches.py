@@ -48,6 +48,11 @@ class Branches:
         """A conversation's call finished, with these tokens, prompt and output."""
         self._conversations.keep(name, tokens)
 
+    def conversation_ended(self, name: Hashable, namespace: Namespace, tokens: Tokens) -> None:
+        """A conversation's last call finished, with these tokens: what nothing else grew from may go first."""
+        self._conversations.forget(name)
+        self.supersede(tokens, namespace, 0).add_done_callback(_log_surprise)
+
     def supersede(self, tokens: Tokens, namespace: Namespace, keep: int) -> Future[int]:
         """Mark what follows position `keep` of `tokens`, as far as nothing else grew from it."""
 

@@ -28,9 +28,15 @@ class Conversations:
         """int32 tokens of the last finished call, prompt and output; None where none is remembered."""
         return self._last.get(name)
 
+    def forget(self, name: Hashable) -> Tokens | None:
+        """Forget a conversation; what it sent last, None where nothing is remembered."""
+        tokens = self._last.pop(name, None)
+        self._tokens -= 0 if tokens is None else len(tokens)
+        return tokens
+
     def keep(self, name: Hashable, tokens: Tokens) -> None:
         """Remember `tokens` in place of what was there."""
-        self._tokens -= len(self._last.pop(name, ()))
+        self.forget(name)
         self._last[name] = tokens
         self._tokens += len(tokens)
         while len(self._last) > self._max_conversations or (self._tokens > self._max_tokens and len(self._last) > 1):

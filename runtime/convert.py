@@ -37,6 +37,7 @@ _SCALARS = (
     "n",
     "logprobs",
     "top_logprobs",
+    "clip_max_tokens",
 )
 
 

@@ -40,6 +40,13 @@ def conversation_name(request: inference_pb2.GenerateRequest) -> str | None:
     return checked_id("conversation", request.conversation)
 
 
+def conversation_ends(request: inference_pb2.GenerateRequest) -> bool:
+    """Whether this is the last call of its conversation."""
+    if request.conversation_ends and not request.HasField("conversation"):
+        raise InvalidRequest("conversation_ends", True, "goes with conversation, which names what ends")
+    return request.conversation_ends
+
+
 def label(text: str) -> str:
     """A lease's label: at most 128 printable characters."""
     if len(text) > MAX_ID_CHARS or not text.isprintable():

@@ -111,6 +111,8 @@ class ProgramDoor:
             claim.calls.remove(run)
             claim.idle_since = self._clock()
             self._grew(claim, run)
+            if run.request.job.ends_program and not claim.calls:
+                del self._claims[run.request.job.program]
 
     def holds_back(self, run: Run) -> bool:
         """Whether a waiting call shall not be admitted now."""

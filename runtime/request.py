@@ -31,6 +31,7 @@ class GenerateJob:
         prefill_only: compute the prompt's KV and generate nothing.
         program: what the call belongs to, by any name: calls of one program share its turn (`scheduling_order`).
             None makes the call a program of its own, which attained what is cached of its prompt when it comes.
+        ends_program: no further call of that program is expected.
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class GenerateJob:
     priority: int = 0
     prefill_only: bool = False
     program: Hashable | None = None
+    ends_program: bool = False
 
 
 class Request:

@@ -36,6 +36,7 @@ class SamplingParams:
     n: int = 1
     logprobs: bool = False
     top_logprobs: int = 0
+    clip_max_tokens: bool = False
 
     def validate(self, vocab_size: int) -> None:
         """Raise InvalidRequest for the first field outside its limit."""

@@ -14,7 +14,7 @@ from radixloop.v1 import inference_pb2, inference_pb2_grpc
 
 from radix import Namespace
 from runtime.convert import checked_id, namespace_of, sampling_params
-from runtime.convert_retention import conversation_name, priority, public_tokens
+from runtime.convert_retention import conversation_ends, conversation_name, priority, public_tokens
 from runtime.errors import InvalidRequest
 from runtime.events import FailedEvent, FinishedEvent, StartedEvent
 from runtime.keeping import conversation_holder, session_holder
@@ -85,7 +85,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     async def _generate(self, request: inference_pb2.GenerateRequest, context: Call, held: ExitStack) -> None:
         info, holds, branches = self._shared.info, self._shared.holds, self._shared.branches
         sampling = sampling_params(request.sampling, info.vocab_size)
-        conversation = conversation_name(request)
+        conversation, ends = conversation_name(request), conversation_ends(request)
         session: Session | None = None
         if request.HasField("session_id"):
             session = self._enter_session(request, sampling, held)
@@ -107,6 +107,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             priority=priority(request, 0),
             # Forks of a session are branches of one program.
             program=holder if session is None else session.family,
+            ends_program=ends,
         )
         buffer = StreamBuffer(self._shared.wakeups)
         handle = self._shared.engine.submit(job, buffer.push)
@@ -132,9 +133,12 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                             holder = None
                     if holder is not None and not request.bypass_cache:
                         whole = np.concatenate([tokens, np.array(event.outputs[0], np.int32)])
-                        holds.begin_quietly(holder, whole, namespace, writer.tool_names())
-                        if conversation is not None:
-                            branches.conversation_said(holder, whole)
+                        if ends:
+                            branches.conversation_ended(holder, namespace, whole)
+                        else:
+                            holds.begin_quietly(holder, whole, namespace, writer.tool_names())
+                            if conversation is not None:
+                                branches.conversation_said(holder, whole)
                     # The client's next turn may follow on this message's heels: everything is given back before it.
                     held.close()
                     await context.write(writer.finished(event, None if session is None else len(session)))

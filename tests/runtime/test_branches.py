@@ -137,6 +137,17 @@ def test_a_rewritten_conversation_leaves_its_old_branch() -> None:
     assert (bench.cached(A), bench.cached(B)) == (16, 12)
 
 
+def test_a_conversation_that_ended_goes_before_an_older_one_that_did_not() -> None:
+    bench = Bench()
+    bench.cache(A)
+    bench.cache(B)
+    bench.branches.conversation_said("c", np.array(B[:12], np.int32))
+    bench.branches.conversation_ended("c", SPACE, np.array(B, np.int32))
+    bench.first_to_go(8)
+    assert (bench.cached(A), bench.cached(B)) == (16, 8)
+    assert len(bench.branches._conversations) == 0
+
+
 def test_conversations_are_bounded_in_number_and_tokens() -> None:
     kept = Conversations(max_conversations=3, max_tokens=100)
     for name in range(5):

@@ -104,6 +104,16 @@ def test_max_tokens_defaults_to_256_or_what_the_context_leaves(server: Server) -
     assert len(generate(server, prompt_of(CONTEXT - 30, seed=4), None, sampling=sampling).ids) == 30
 
 
+def test_max_tokens_is_cut_to_the_room_there_is_when_asked_for(server: Server, tiny: LoadedModel) -> None:
+    clipped = {"ignore_eos": True, "clip_max_tokens": True}
+    assert len(generate(server, prompt_of(CONTEXT - 30, seed=4), 2**31 - 1, sampling=clipped).ids) == 30
+    assert len(generate(server, prompt_of(10, seed=4), 3, sampling=clipped).ids) == 3
+    error = refused(lambda: generate(server, prompt_of(CONTEXT, seed=4), 9, sampling=clipped))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    with serving(tiny, block_size=1) as small:
+        assert len(generate(small, prompt_of(BLOCKS - 19, seed=23), 1000, sampling=clipped).ids) == 20
+
+
 def test_bypass_neither_reads_nor_writes_the_cache(server: Server) -> None:
     prompt = prompt_of(80, seed=5)
     for _ in range(2):

@@ -27,8 +27,8 @@ class Clock:
         return self.now
 
 
-def call(program: str | None, tokens: int) -> Run:
-    job = GenerateJob("", np.zeros(tokens, np.int32), Namespace(), program=program)
+def call(program: str | None, tokens: int, *, ends: bool = False) -> Run:
+    job = GenerateJob("", np.zeros(tokens, np.int32), Namespace(), program=program, ends_program=ends)
     return Run(Request(job, 1, lambda events: None), None, None)  # type: ignore[arg-type]
 
 
@@ -85,6 +85,18 @@ def test_a_claim_lapses_when_its_program_stays_away_for_longer_than_others_do() 
     assert door.holds_back(late)
     clock.now += 0.6
     assert not door.holds_back(late)
+
+
+def test_a_program_that_says_that_it_ends_leaves_its_room() -> None:
+    door = door_of(Clock())
+    first, last = arrive(door, "a", 500), call("a", 510, ends=True)
+    door.left(first)
+    door.arrived(last)
+    other = arrive(door, "b", 500)
+    assert door.holds_back(other)
+    door.left(last)
+    assert not door.holds_back(other)
+    door.left(last)
 
 
 def test_ending_twice_and_ending_unknown_runs_is_fine() -> None:

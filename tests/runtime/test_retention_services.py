@@ -293,6 +293,17 @@ def test_a_rewritten_conversation_lets_its_old_branch_go(tiny: LoadedModel) -> N
         assert explain(small, left).cached_tokens < 700
 
 
+def test_the_last_call_of_a_conversation_holds_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = {"id": "1", "name": "read_file", "arguments": "{}"}
+    monkeypatch.setattr("runtime.replies.parse_tool_calls", lambda written: [call])
+    chat = chat_prompt(("user", "held at first"))
+    generate(server, chat, 5, conversation="last")
+    assert len(leases(server).leases) == 1
+    generate(server, chat, 5, conversation="last", conversation_ends=True)
+    server.idle()
+    assert leases(server).leased_tokens == 0
+
+
 def hold(server: Server, session: str, tool: str) -> sessions_pb2.HoldSessionResponse:
     return server.sessions.Hold(sessions_pb2.HoldSessionRequest(session_id=session, tool=tool))
 
@@ -369,6 +380,7 @@ HOSTILE: dict[str, tuple[str, Any, str]] = {
     "quota of more than all": ("quota", {"share": 1.5}, "share is 1.5"),
     "quota of a long salt": ("quota", {"namespace": common_pb2.Namespace(salt="x" * 2000)}, "namespace.salt"),
     "long conversation": ("generate", {"prompt": ids_prompt(9), "conversation": "x" * 1000}, "conversation is"),
+    "an end without a conversation": ("generate", {"prompt": ids_prompt(9), "conversation_ends": True}, "goes with"),
     "request priority": ("generate", {"prompt": ids_prompt(9), "priority": -1}, "priority is -1"),
     "public tokens": ("generate", {"prompt": ids_prompt(9), "public_tokens": -(2**40)}, "public_tokens is"),
     "cut without a place": ("truncate", {"session_id": "hostile"}, "keep is 'unset'"),

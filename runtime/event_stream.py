@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import aclosing
 
 import numpy as np
 from radixloop.v1 import common_pb2, events_pb2
 
 from radix import BlockStored
 from runtime.errors import InvalidRequest, ShuttingDown
-from runtime.kv_events import AllBlocksCleared, CacheEvent, HistoryGone, KvEventHub, Snapshot
+from runtime.kv_events import AllBlocksCleared, CacheEvent, EventBatch, HistoryGone, KvEventHub, Snapshot
 from runtime.replies import namespace_message
 
 DEFAULT_HEARTBEAT_S = 5.0
@@ -42,14 +43,12 @@ def first_wanted(hub: KvEventHub, request: events_pb2.WatchEventsRequest) -> int
     return request.after.sequence + 1 if known else None
 
 
-async def watch(
-    hub: KvEventHub,
-    take_snapshot: Callable[[], Future[Snapshot]],
-    start: int | None,
-    heartbeat_s: float,
-    medium: str,
-) -> AsyncGenerator[events_pb2.EventBatch, None]:
+async def follow(
+    hub: KvEventHub, take_snapshot: Callable[[], Future[Snapshot]], start: int | None, idle_s: float
+) -> AsyncGenerator[Snapshot | EventBatch | None, None]:
     """Yield batches from `start` on, or from a snapshot; a reader that falls behind the history gets a snapshot.
+
+    None after `idle_s` seconds without news.
 
     Raises:
         ShuttingDown: after the last batch, when the engine has ended.
@@ -67,8 +66,7 @@ async def watch(
             news.clear()
             if at is None:
                 snapshot = await asyncio.wrap_future(take_snapshot())
-                for message in snapshot_messages(hub.incarnation, snapshot, medium):
-                    yield message
+                yield snapshot
                 at = snapshot.sequence + 1
             # Asked first: the end may come between the two, and its batch must still be told.
             ended = hub.closed
@@ -78,28 +76,55 @@ async def watch(
                 at = None
                 continue
             for batch in batches:
-                yield _message(hub.incarnation, batch.sequence, batch.timestamp, batch.events, medium)
+                yield batch
                 at = batch.sequence + 1
             if batches:
                 continue
             if ended:
                 raise ShuttingDown("the runtime has stopped: its cache is gone")
             try:
-                await asyncio.wait_for(news.wait(), heartbeat_s)
+                await asyncio.wait_for(news.wait(), idle_s)
             except asyncio.TimeoutError:
-                yield _message(hub.incarnation, at - 1, hub.now(), (), medium)
+                yield None
     finally:
         hub.unsubscribe(wake)
 
 
+async def watch(
+    hub: KvEventHub,
+    take_snapshot: Callable[[], Future[Snapshot]],
+    start: int | None,
+    heartbeat_s: float,
+    medium: str,
+) -> AsyncGenerator[events_pb2.EventBatch, None]:
+    """What `follow` yields as messages, with a sign of life every `heartbeat_s` idle seconds."""
+    last = -1 if start is None else start - 1
+    async with aclosing(follow(hub, take_snapshot, start, heartbeat_s)) as news:
+        async for item in news:
+            if isinstance(item, Snapshot):
+                for message in snapshot_messages(hub.incarnation, item, medium):
+                    yield message
+            elif item is None:
+                yield _message(hub.incarnation, last, hub.now(), (), medium)
+                continue
+            else:
+                yield _message(hub.incarnation, item.sequence, item.timestamp, item.events, medium)
+            last = item.sequence
+
+
 def snapshot_messages(incarnation: str, snapshot: Snapshot, medium: str) -> Iterator[events_pb2.EventBatch]:
     """A snapshot in pieces, at least one, of bounded size."""
-    pieces = list(_pieces(snapshot.events)) or [[]]
+    pieces = snapshot_pieces(snapshot)
     for index, events in enumerate(pieces):
         message = _message(incarnation, snapshot.sequence, snapshot.timestamp, events, medium)
         message.snapshot.index = index
         message.snapshot.last = index == len(pieces) - 1
         yield message
+
+
+def snapshot_pieces(snapshot: Snapshot) -> list[list[BlockStored]]:
+    """The events of a snapshot in pieces of bounded size, at least one."""
+    return list(_pieces(snapshot.events)) or [[]]
 
 
 def _pieces(events: tuple[BlockStored, ...]) -> Iterator[list[BlockStored]]:

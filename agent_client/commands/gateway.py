@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from radixloop.tenants import BadKeyFile
+
 from ..access import Access
 from .failures import FAILED, USAGE, say
 
 
 def run(target: str, host: str, port: int, aliases: list[str], keys: Path | None, access: Access | None = None) -> int:
     try:
-        from ..gateway import BadKeyFile, read_tenants, serve
+        from ..gateway import read_tenants, serve
     except ImportError as error:
         say(f"the gateway needs the package {error.name}: pip install 'radixloop[gateway]'")
         return USAGE

@@ -2,6 +2,6 @@
 
 from .app import create_app
 from .serving import serve
-from .tenants import BadKeyFile, Tenants, read_tenants
+from .tenants import Tenants, read_tenants
 
-__all__ = ["BadKeyFile", "Tenants", "create_app", "read_tenants", "serve"]
+__all__ = ["Tenants", "create_app", "read_tenants", "serve"]

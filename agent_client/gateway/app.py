@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from radixloop.tenants import salt_of
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -37,7 +38,7 @@ from .openai_shapes import error_body as openai_error
 from .openai_shapes import model_body
 from .runs import ClientGone, Runs
 from .served_model import ServedModel
-from .tenants import Tenants, salt_of
+from .tenants import Tenants
 from .token_texts import TokenTexts
 
 MESSAGES = "/v1/messages"

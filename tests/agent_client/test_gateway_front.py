@@ -13,10 +13,9 @@ import httpx
 import pytest
 
 from agent_client import InvalidArgument, Started, Usage
-from agent_client.gateway import BadKeyFile, create_app, read_tenants
+from agent_client.gateway import create_app, read_tenants
 from agent_client.gateway.explain_header import explanation
 from agent_client.gateway.failures import from_runtime
-from agent_client.gateway.tenants import salt_of
 from agent_client.verdicts import Span, Verdict
 from tests.timing import eventually
 
@@ -127,33 +126,6 @@ def test_tenants_by_key_share_nothing(toy: ToyRuntime, tmp_path: Path) -> None:
                 assert error(client.post(path, json=HELLO, headers=headers), 401)["type"] == "authentication_error"
             assert error(client.get("/v1/models", headers=headers), 401)["code"] == "invalid_api_key"
         assert len(toy.seen) == calls
-
-
-def test_no_two_pairs_of_tenant_and_salt_have_one_namespace() -> None:
-    pairs = [(None, None), (None, "a"), ("a", "b"), ("a", 'b"'), ("ab", None), ("a", None), ("b", None)]
-    assert len({salt_of(*pair) for pair in pairs if pair[0]}) == 5
-    assert salt_of(None, "") is None
-    assert salt_of(None, "s") == "s"
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("ana\n", ":1: must read"),
-        ("ana key more\n", ":1: must read"),
-        ("a na key\n", ":1: must read"),
-        ("ok key\n[b] key\n", ":2: must read"),
-        ("ana key\nbob key\n", ":2: the key of bob is the key of ana too"),
-        ("# nobody\n", "holds no key"),
-        (None, "No such file"),
-    ],
-)
-def test_a_file_of_keys_that_is_none(tmp_path: Path, text: str | None, complaint: str) -> None:
-    file = tmp_path / "keys"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(BadKeyFile, match=complaint.replace("[", r"\[")):
-        read_tenants(file)
 
 
 def test_the_command_serves_at_loopback_until_a_signal(toy: ToyRuntime, tmp_path: Path) -> None:

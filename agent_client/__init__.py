@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Timing,
         TokenLogprob,
         ToolCall,
+        ToolCallDelta,
         Usage,
     )
     from .retry import RetryPolicy
@@ -83,6 +84,7 @@ _HOMES = {
         "Timing",
         "TokenLogprob",
         "ToolCall",
+        "ToolCallDelta",
         "Usage",
     ),
     "retry": ("RetryPolicy",),
@@ -135,6 +137,7 @@ __all__ = [
     "Timing",
     "TokenLogprob",
     "ToolCall",
+    "ToolCallDelta",
     "ToolHold",
     "Unauthenticated",
     "Unavailable",

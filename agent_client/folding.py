@@ -6,7 +6,19 @@ from radixloop.v1 import common_pb2, inference_pb2
 
 from .errors import Internal
 from .prompts import ids_from_proto
-from .results import Choice, Delta, Event, Finished, FinishReason, Generation, Started, Timing, TokenLogprob, ToolCall
+from .results import (
+    Choice,
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    Generation,
+    Started,
+    Timing,
+    TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
+)
 from .results import Usage as UsageResult
 from .verdicts import verdict_from_proto
 
@@ -54,6 +66,17 @@ def _delta(delta: inference_pb2.Delta) -> Delta:
         tool_calls=tuple(
             ToolCall(call.name, call.arguments, call.id if call.HasField("id") else None) for call in delta.tool_calls
         ),
+        content=delta.content if delta.HasField("content") else None,
+        tool_call_deltas=tuple(map(_tool_call_delta, delta.tool_call_deltas)),
+    )
+
+
+def _tool_call_delta(piece: inference_pb2.ToolCallDelta) -> ToolCallDelta:
+    return ToolCallDelta(
+        piece.index,
+        piece.arguments,
+        piece.id if piece.HasField("id") else None,
+        piece.name if piece.HasField("name") else None,
     )
 
 
@@ -65,6 +88,7 @@ class Fold:
         self.finished: Finished | None = None
         self._choices: dict[int, Choice] = {}
         self._texts: dict[int, list[str]] = {}
+        self._contents: dict[int, list[str]] = {}
 
     def add(self, event: Event) -> None:
         if isinstance(event, Delta):
@@ -78,6 +102,8 @@ class Fold:
             choice.finish_reason = event.finish_reason or choice.finish_reason
             choice.stopped_by = event.stopped_by if event.stopped_by is not None else choice.stopped_by
             choice.tool_calls += event.tool_calls
+            if event.content is not None:
+                self._contents.setdefault(event.index, []).append(event.content)
         elif isinstance(event, Started):
             self.started = event
         else:
@@ -89,6 +115,8 @@ class Fold:
             raise Internal("the stream ended before its last message")
         for index, texts in self._texts.items():
             self._choices[index].text = "".join(texts)
+        for index, contents in self._contents.items():
+            self._choices[index].content = "".join(contents)
         return Generation(
             request_id=self.started.request_id,
             usage=self.finished.usage,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from radixloop.v1 import common_pb2, inference_pb2
 
@@ -32,6 +33,18 @@ class GenerateOptions(TypedDict, total=False):
     n: int
     logprobs: bool
     top_logprobs: int
+    clip_max_tokens: bool
+    # What the text must be; one of these.
+    json_schema: Mapping[str, Any] | str
+    json_object: bool
+    regex: str
+    grammar: str
+    choice: Sequence[str]
+    structural_tag: Mapping[str, Any] | str
+    # Whether and which of the chat's tools may be called: `tool_names` are the only ones, unset or empty all.
+    tool_choice: Literal["auto", "none", "required"]
+    tool_names: Sequence[str]
+    parallel_tool_calls: bool
     # The call.
     request_id: str
     salt: str
@@ -41,14 +54,29 @@ class GenerateOptions(TypedDict, total=False):
     public_tokens: int
     priority: int
     conversation: str
+    conversation_ends: bool
     timeout_s: float
 
 
 _CALL_OPTIONS = frozenset({"salt", "adapter", "timeout_s"})
-_REQUEST_FIELDS = frozenset(
-    {"request_id", "bypass_cache", "return_prompt_ids", "public_tokens", "priority", "conversation"}
-)
-_SAMPLING_FIELDS = frozenset(GenerateOptions.__annotations__) - _CALL_OPTIONS - _REQUEST_FIELDS
+_CONSTRAINTS = frozenset({"json_schema", "json_object", "regex", "grammar", "choice", "structural_tag"})
+_TOOL_OPTIONS = frozenset({"tool_choice", "tool_names"})
+_REQUEST_FIELDS = _CONSTRAINTS | {
+    "request_id",
+    "bypass_cache",
+    "return_prompt_ids",
+    "public_tokens",
+    "priority",
+    "conversation",
+    "conversation_ends",
+    "parallel_tool_calls",
+}
+_SAMPLING_FIELDS = frozenset(GenerateOptions.__annotations__) - _CALL_OPTIONS - _REQUEST_FIELDS - _TOOL_OPTIONS
+_TOOL_MODES = {
+    "auto": inference_pb2.TOOL_MODE_AUTO,
+    "none": inference_pb2.TOOL_MODE_NONE,
+    "required": inference_pb2.TOOL_MODE_REQUIRED,
+}
 
 
 def namespace(salt: str | None, adapter: str | None) -> common_pb2.Namespace:
@@ -76,7 +104,11 @@ def generate_request(
         known = ", ".join(GenerateOptions.__annotations__)
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}; known are {known}")
     request = inference_pb2.GenerateRequest(prompt=prompt_to_proto(prompt), session_id=session_id)
+    constraints = sorted(name for name in _CONSTRAINTS if options.get(name) is not None)
+    if len(constraints) > 1:
+        raise InvalidArgument(f"{' and '.join(constraints)}: a text is held to one constraint at most")
     _set(request, {name: options[name] for name in _REQUEST_FIELDS & options.keys()}, "")
+    _set_tool_choice(request, options)
     sampling = {name: options[name] for name in _SAMPLING_FIELDS & options.keys()}
     if isinstance(sampling.get("stop"), str):
         sampling["stop"] = [sampling["stop"]]
@@ -89,6 +121,16 @@ def generate_request(
         request.namespace.CopyFrom(default_namespace)
     _set(request.namespace, {name: options[name] for name in ("salt", "adapter") if name in options}, "namespace.")
     return request
+
+
+def _set_tool_choice(request: inference_pb2.GenerateRequest, options: Mapping[str, Any]) -> None:
+    mode, names = options.get("tool_choice"), options.get("tool_names") or ()
+    if mode is None and not names:
+        return
+    if mode not in (None, *_TOOL_MODES):
+        raise InvalidArgument(f"tool_choice is {mode!r}: one of {', '.join(_TOOL_MODES)}")
+    request.tool_choice.mode = _TOOL_MODES[mode or "auto"]
+    _set(request.tool_choice, {"names": names}, "tool_choice.")
 
 
 def chat_prompt(
@@ -106,8 +148,12 @@ def _set(message: Any, values: Mapping[str, Any], prefix: str) -> None:
         try:
             if name == "logit_bias":
                 message.logit_bias.update(value)
-            elif name in ("stop", "stop_token_ids"):
+            elif name in ("stop", "stop_token_ids", "names"):
                 getattr(message, name).extend(value)
+            elif name == "choice":
+                message.choice.texts.extend(value)
+            elif name in ("json_schema", "structural_tag") and not isinstance(value, str):
+                setattr(message, name, json.dumps(value, ensure_ascii=False))
             else:
                 setattr(message, name, value)
         except (TypeError, ValueError, AttributeError) as error:

@@ -53,6 +53,19 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
+class ToolCallDelta:
+    """A piece of a tool call. `index` counts the calls of a choice; `id` and `name` come with a call's first piece.
+
+    `arguments` is the next piece of the JSON text.
+    """
+
+    index: int
+    arguments: str
+    id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
 class TokenLogprob:
     """One generated token's log-probability, and the likeliest tokens' at that step as (id, logprob)."""
 
@@ -76,7 +89,11 @@ class Started:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of one choice. `finish_reason` is set on the choice's last one."""
+    """A piece of one choice. `finish_reason` and `tool_calls`, whole, are set on the choice's last one.
+
+    Chats also have the text that belongs to no call in `content`, which may lag behind `text`, and the calls as they
+    are written in `tool_call_deltas`.
+    """
 
     index: int
     text: str
@@ -85,6 +102,8 @@ class Delta:
     finish_reason: FinishReason | None = None
     stopped_by: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    content: str | None = None
+    tool_call_deltas: tuple[ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,7 +120,7 @@ Event = Started | Delta | Finished
 
 @dataclass
 class Choice:
-    """Everything one choice wrote."""
+    """Everything one choice wrote. `content` is the text beside the tool calls; None where the prompt was no chat."""
 
     index: int
     text: str = ""
@@ -110,10 +129,11 @@ class Choice:
     stopped_by: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    content: str | None = None
 
     def as_message(self) -> dict[str, Any]:
         """This reply as an assistant message, to append to the history of the next call."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        message: dict[str, Any] = {"role": "assistant", "content": self.text if self.content is None else self.content}
         if self.tool_calls:
             message["tool_calls"] = [
                 {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from radixloop.v1 import common_pb2
+from radixloop.v1 import common_pb2, inference_pb2
 
 from agent_client import Chat, InvalidArgument
 from agent_client.generate_options import generate_request
@@ -120,11 +120,30 @@ def test_options_left_out_stay_unset_and_zeros_are_sent() -> None:
         ({"stop": 3}, "sampling.stop is 3"),
         ({"logit_bias": [1]}, "sampling.logit_bias"),
         ({"salt": 3}, "namespace.salt is 3"),
+        ({"tool_choice": "must"}, "tool_choice is 'must': one of auto, none, required"),
+        ({"tool_names": [3]}, "tool_choice.names"),
+        ({"json_schema": {"a": {1}}}, "json_schema"),
+        ({"regex": "a", "json_object": True}, "json_object and regex"),
     ],
 )
 def test_an_option_of_the_wrong_type_is_named(options: dict[str, Any], word: str) -> None:
     with pytest.raises(InvalidArgument, match=word):
         generate_request("x", options)
+
+
+def test_a_constraint_and_a_choice_of_tools() -> None:
+    schema = {"type": "object", "title": "é"}
+    assert generate_request("x", {"json_schema": schema}).json_schema == '{"type": "object", "title": "é"}'
+    assert generate_request("x", {"json_schema": "true"}).json_schema == "true"
+    assert list(generate_request("x", {"choice": ["a", "b"]}).choice.texts) == ["a", "b"]
+    assert generate_request("x", {"json_object": True}).WhichOneof("constraint") == "json_object"
+    request = generate_request("x", {"tool_choice": "required", "tool_names": ["f"], "parallel_tool_calls": False})
+    assert request.tool_choice.mode == inference_pb2.TOOL_MODE_REQUIRED
+    assert list(request.tool_choice.names) == ["f"]
+    assert request.HasField("parallel_tool_calls")
+    plain = generate_request("x", {})
+    assert not plain.HasField("tool_choice")
+    assert plain.WhichOneof("constraint") is None
 
 
 def test_an_unknown_option_is_a_type_error() -> None:

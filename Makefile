@@ -28,17 +28,17 @@ demo: env ## Start the runtime and an embedded Valkey, replay agent loops, print
 	$(BIN)/python deploy/demo.py
 
 test: env $(PROTO_VENV)/.installed ## Run the whole suite
-	$(BIN)/pytest -m 'not nightly and not framework'
+	$(BIN)/pytest -m 'not nightly and not framework and not router'
 
 test-nightly: env ## Run the long checks that make test leaves out
 	$(BIN)/pytest -m nightly --timeout 7200
 
 test-fast: env ## Run the part that takes under 90 seconds
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m 'not slow and not models and not e2e and not nightly and not framework'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m 'not slow and not models and not e2e and not nightly and not framework and not router'
 
-test-frameworks: env ## Install other projects' clients and drive the gateway with them
+test-frameworks: env ## Install other projects' clients and routers and run with them
 	$(BIN)/pip install $(QUIET) --disable-pip-version-check -c constraints.txt -e '.[frameworks]'
-	$(BIN)/pytest -m framework
+	$(BIN)/pytest -m 'framework or router'
 
 lint: env ## ruff and mypy
 	$(BIN)/ruff check .

@@ -116,6 +116,13 @@ class ServeConfig(BaseModel):
         max_length=128,
         pattern=r"^[A-Za-z0-9._:-]+$",
     )
+    vllm_engine: Literal["auto", "on", "off"] = setting(
+        "auto",
+        LISTEN,
+        "Also serve vllm.grpc.engine.VllmEngine, which routers such as SMG speak: auto does where radixloop\\[router] "
+        "is installed. Costs nothing until one connects.",
+        metavar="auto|on|off",
+    )
     drain_seconds: float = setting(
         30.0,
         LISTEN,

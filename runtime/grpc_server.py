@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -21,6 +23,7 @@ from runtime.services.cache import CacheService
 from runtime.services.inference import InferenceService
 from runtime.services.sessions import SessionsService
 from runtime.settings import BadConfig
+from runtime.vllm_engine import availability
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 
@@ -59,6 +62,8 @@ class GrpcServer:
     def __init__(self, host: str, port: int) -> None:
         self._server = grpc.aio.server(interceptors=[DecodeGuard()], options=_OPTIONS)
         self._health = health.aio.HealthServicer()
+        self._names = SERVICE_NAMES
+        self._serving = False
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             self.port = self._server.add_insecure_port(address)
@@ -69,19 +74,22 @@ class GrpcServer:
         self.target = f"[{reachable}]:{self.port}" if ":" in reachable else f"{reachable}:{self.port}"
 
     async def start(self, shared: ServiceContext) -> None:
-        """Answer calls. Health says NOT_SERVING until `set_serving`."""
+        """Answer calls. Health says NOT_SERVING until `set_serving`. Raises BadConfig."""
         inference_pb2_grpc.add_InferenceServicer_to_server(InferenceService(shared), self._server)  # type: ignore[no-untyped-call]
         sessions_pb2_grpc.add_SessionsServicer_to_server(SessionsService(shared), self._server)  # type: ignore[no-untyped-call]
         cache_pb2_grpc.add_CacheServicer_to_server(CacheService(shared), self._server)  # type: ignore[no-untyped-call]
+        if availability.served(shared.config.vllm_engine):
+            self._names += (add_vllm_engine(self._server, shared, lambda: self._serving),)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        _add_reflection(self._server)
+        _add_reflection(self._server, self._names)
         await self.set_serving(False)
         await self._server.start()
 
     async def set_serving(self, serving: bool) -> None:
         """Set the health of every service and of the server as a whole ("")."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", *SERVICE_NAMES):
+        self._serving = serving
+        for name in ("", *self._names):
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
@@ -89,8 +97,19 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-def _add_reflection(server: grpc.aio.Server) -> None:
-    names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+def add_vllm_engine(server: grpc.aio.Server, shared: ServiceContext, serving: Callable[[], bool]) -> str:
+    """Serve VllmEngine too; its full name."""
+    # Its stubs are an extra.
+    from smg_grpc_proto import vllm_engine_pb2_grpc
+
+    from runtime.vllm_engine.service import SERVICE_NAME, VllmEngineService
+
+    vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(VllmEngineService(shared, serving), server)
+    return SERVICE_NAME
+
+
+def _add_reflection(server: grpc.aio.Server, services: tuple[str, ...]) -> None:
+    names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     method = grpc.stream_stream_rpc_method_handler(
         reflection.aio.ReflectionServicer(names).ServerReflectionInfo,

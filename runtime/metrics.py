@@ -5,9 +5,7 @@ from __future__ import annotations
 import platform
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
@@ -19,6 +17,7 @@ from prometheus_client.registry import Collector
 from radix import StoreStats
 from runtime.engine import Engine
 from runtime.keeping import KeepingBooks
+from runtime.last_stats import LastKnownStats
 from runtime.loaded_model import ModelInfo
 from runtime.publisher import PublisherStatus
 from runtime.request_histograms import RequestHistograms
@@ -125,12 +124,12 @@ class _RuntimeCollector(Collector):
         self._steps = StepHistograms()
         engine.on_finished.append(self._requests.record)
         engine.on_step.append(self._steps.record)
-        self._store = _LastKnownStats(engine)
+        self._store = LastKnownStats(engine)
 
     def collect(self) -> Iterator[Metric]:
         yield from self._what_runs()
         yield from self._engine_books()
-        stats, age_s = self._store.read()
+        stats, age_s = self._store.read(_STORE_WAIT_S)
         if stats is not None:
             yield from _pool(stats)
             yield _gauge("pool_stats_age_seconds", "How old the figures of pool and tree are.", age_s)
@@ -239,35 +238,6 @@ class _RuntimeCollector(Collector):
             books.waiting,
         )
         yield _gauge("sessions", "Open sessions.", self._sessions())
-
-
-class _LastKnownStats:
-    """The store's figures, fresh where the engine answers soon, else the last ones."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._lock = threading.Lock()
-        self._pending: Future[tuple[StoreStats, float]] | None = None
-        self._stats: StoreStats | None = None
-        self._read_at = 0.0
-
-    def read(self) -> tuple[StoreStats | None, float]:
-        """The figures and their age in seconds; None before the engine answered for the first time."""
-        with self._lock:
-            # What an earlier scrape asked for and did not wait for is old by now, but better than nothing.
-            self._collect(0)
-            if self._pending is None:
-                self._pending = self._engine.call(lambda store: (store.stats(), time.monotonic()))
-            self._collect(_STORE_WAIT_S)
-            return self._stats, time.monotonic() - self._read_at
-
-    def _collect(self, timeout_s: float) -> None:
-        if self._pending is None or self._pending not in wait([self._pending], timeout=timeout_s).done:
-            return
-        # An engine that has stopped answers with an error; its last figures stay.
-        if self._pending.exception() is None:
-            self._stats, self._read_at = self._pending.result()
-        self._pending = None
 
 
 def _pool(stats: StoreStats) -> Iterator[Metric]:

@@ -39,6 +39,7 @@ from runtime.service_context import ServiceContext
 from runtime.settings import BadConfig
 from runtime.stop_signals import StopSignals
 from runtime.verify_metrics import VerifyMetrics
+from runtime.vllm_engine import availability
 from runtime.wakeups import WakeUps
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ async def _serve(config: ServeConfig) -> int:
             connect(config.redis, timeout_s=1.0).close()
         if config.metrics_port is not None:
             check_port(config.host, config.metrics_port)
+        availability.served(config.vllm_engine)
         loaded = await asyncio.to_thread(
             load_model,
             config.model,
@@ -156,7 +158,7 @@ class Runtime:
         self._engine.on_finished.append(pace.record)
         self._shared = ServiceContext(
             engine=self._engine,
-            info=loaded.info,
+            loaded=loaded,
             encoder=encoder,
             sessions=keeping.sessions,
             leases=keeping.leases,

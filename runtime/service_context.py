@@ -10,7 +10,7 @@ from runtime.config import ServeConfig
 from runtime.engine import Engine
 from runtime.kv_events import KvEventHub
 from runtime.lease_desk import LeaseDesk
-from runtime.loaded_model import ModelInfo
+from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.prefill_pace import PrefillPace
 from runtime.prompts import PromptEncoder
 from runtime.sessions import SessionTable
@@ -23,7 +23,7 @@ class ServiceContext:
     """One runtime as its services see it.
 
     Attributes:
-        info: the model; its context_length is the one that requests are held to.
+        loaded: the model; its info's context_length is the one that requests are held to.
         num_blocks: size of the KV pool.
         incarnation: new at every start.
         wakeups: of the streams' readers, flushed after every step.
@@ -32,7 +32,7 @@ class ServiceContext:
     """
 
     engine: Engine
-    info: ModelInfo
+    loaded: LoadedModel
     encoder: PromptEncoder
     sessions: SessionTable
     leases: LeaseDesk
@@ -46,3 +46,7 @@ class ServiceContext:
     wakeups: WakeUps
     events: KvEventHub | None = None
     started: float = field(default_factory=time.monotonic)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.loaded.info

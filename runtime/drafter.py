@@ -39,7 +39,7 @@ class Drafter:
         """
         choosing = [run for run, n in work if _chooses_alone(run, n)]
         of_prompts = sum(n for _, n in work) - sum(not run.prefilling for run in choosing)
-        found = [(run, draft) for run in choosing if (draft := self._find(run)) is not None]
+        found = [(run, draft) for run in choosing if (draft := _within_grammar(run, self._find(run))) is not None]
         drafts = [(run.draft_record, draft) for run, draft in found]
         copies: list[Copy] = []
         if not self._settings.adaptive:
@@ -82,7 +82,8 @@ class Drafter:
             if not written:
                 written = list(run.output.token_ids)
             written.append(guess)
-            chosen.append(sampler.choose(rows.logits[row].detach().to("cpu", torch.float32), written))
+            logits = rows.logits[row].detach().to("cpu", torch.float32)
+            chosen.append(sampler.choose(logits, written, rows.allowed.get(row)))
         held = len(chosen) - 1
         self._control.verified(run.draft_record, draft, min(len(draft.tokens), held + 1), held)
         return chosen
@@ -135,3 +136,10 @@ def _chooses_alone(run: Run, n: int) -> bool:
     if n != run.uncomputed or request.job.prefill_only:
         return False
     return bool(run.output.token_ids) or request.job.sampling.n == 1
+
+
+def _within_grammar(run: Run, draft: Draft | None) -> Draft | None:
+    """A draft up to the first token that cannot come."""
+    if draft is None or run.grammar is None:
+        return draft
+    return draft.cut(run.grammar.trim(draft.tokens.tolist()))

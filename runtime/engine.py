@@ -22,11 +22,12 @@ from runtime.drafter import Drafter
 from runtime.engine_config import EngineConfig
 from runtime.errors import EngineFailed, RequestCancelled, ShuttingDown
 from runtime.events import Event, FailedEvent, FinishedEvent, RequestRecord, StartedEvent
+from runtime.grammar import GrammarBooks, MaskWorker
 from runtime.hit_verifier import HitVerifier
 from runtime.inbox import Inbox
 from runtime.kv_pool import KVPool
 from runtime.loaded_model import LoadedModel
-from runtime.logit_rows import BadLogits, LogitRows
+from runtime.logit_rows import LogitRows
 from runtime.model_runner import ModelRunner
 from runtime.program_door import ProgramDoor
 from runtime.request import GenerateJob, Request, Run
@@ -94,6 +95,8 @@ class Engine:
             max_itl_s=config.max_itl_s,
             door=ProgramDoor(pool_tokens, time.monotonic, wait_s=config.hold_back_s) if config.hold_back_s else None,
         )
+        self.grammar_books = GrammarBooks()
+        self._masks = MaskWorker(loaded.info.vocab_size, self.grammar_books)
         self._drafter = None if config.drafts is None else Drafter(self._store, config.drafts, self.counters)
         if self._drafter is not None:
             self.on_step.append(self._drafter.stepped)
@@ -137,6 +140,7 @@ class Engine:
 
         self._inbox.post(stop)
         self._thread.join()
+        self._masks.close()
 
     def submit(self, job: GenerateJob, on_events: Callable[[list[Event]], None]) -> Handle:
         """Queue a job. `on_events` is called on the engine thread, at most once a step, and must not block.
@@ -272,7 +276,7 @@ class Engine:
     def _without_bad_rows(
         self, work: list[tuple[Run, int]], logits: LogitRows
     ) -> tuple[list[tuple[Run, int]], LogitRows]:
-        """Fail the requests whose logits are NaN or infinite before their KV is committed: nobody may hit on it.
+        """Fail the requests that no token can be chosen for before their KV is committed: nobody may hit on NaN.
 
         What is wrong with a draft's rows is the draft's business.
         """
@@ -283,7 +287,7 @@ class Engine:
                 rows = range(row, row + 1 + run.drafted)
                 row = rows.stop
                 if rows.start in logits.bad:
-                    self._fail(run.request, BadLogits((rows.start,)))
+                    self._fail(run.request, logits.error(rows.start))
                 else:
                     keep += rows
         return [(run, n) for run, n in work if not run.request.ended], logits.take(keep)
@@ -305,11 +309,13 @@ class Engine:
             items.append(BatchItem(run.ahead(n), run.seq.length, run.seq.table, rows))
         if plan.copies:
             self._runner.copy_blocks(plan.copies)
+        choosing = [(run.grammar, run.drafted_tokens()) for run, n in work if self._wants_logits(run, n)]
+        self._masks.begin(choosing)
         laid_out = self._runner.prepare(items)
         self._clock.lap("prepare")
         logits = self._runner.run(laid_out, laid_out.logit_rows)
         self._clock.lap("forward")
-        return LogitRows.of(logits)
+        return self._masks.apply(choosing, LogitRows.of(logits))
 
     def _commit(self, work: list[tuple[Run, int]]) -> None:
         for run, n in work:

@@ -1,11 +1,13 @@
-"""A step's logits, and the likeliest token of each row."""
+"""A step's logits, what may be chosen from each row, and the likeliest token of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from runtime.errors import EngineFailed
 
@@ -25,13 +27,17 @@ class LogitRows:
     """Float logits `[rows, vocab]`, on any device.
 
     Attributes:
-        best: for each row the id of its largest logit, the first of equals.
-        bad: rows that hold NaN or whose largest value is infinite.
+        best: for each row the id of its largest allowed logit, the first of equals.
+        bad: rows that no token is chosen from: they hold NaN, their largest allowed value is infinite, or `errors`
+            says why.
+        allowed: of the rows that a grammar masks, bool [vocab]: the tokens that may be chosen.
     """
 
     logits: torch.Tensor
     best: tuple[int, ...]
     bad: tuple[int, ...]
+    allowed: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
+    errors: Mapping[int, Exception] = field(default_factory=dict)
 
     @classmethod
     def of(cls, logits: torch.Tensor) -> LogitRows:
@@ -49,6 +55,26 @@ class LogitRows:
         bad = np.flatnonzero(~np.isfinite(largest))
         return cls(logits, tuple(best.tolist()), tuple(bad.tolist()))
 
+    def masked(self, allowed: Mapping[int, NDArray[np.bool_]], errors: Mapping[int, Exception]) -> LogitRows:
+        """The same logits where only the `allowed` tokens may be chosen, bool [vocab] by row; `errors` are bad rows.
+
+        A row whose likeliest token is allowed keeps it: only the others are looked through again.
+        """
+        best = list(self.best)
+        bad = {*self.bad, *errors}
+        search = [row for row, mask in allowed.items() if row not in bad and not mask[best[row]]]
+        if search:
+            masks = torch.from_numpy(np.stack([allowed[row] for row in search])).to(self.logits.device)
+            again = LogitRows.of(self.logits[search].float().masked_fill(~masks, -torch.inf))
+            for place, row in enumerate(search):
+                best[row] = again.best[place]
+            bad |= {search[place] for place in again.bad}
+        return LogitRows(self.logits, tuple(best), tuple(sorted(bad)), allowed, errors)
+
+    def error(self, row: int) -> Exception:
+        """Why no token is chosen from a bad row."""
+        return self.errors.get(row) or BadLogits((row,))
+
     def __len__(self) -> int:
         return len(self.best)
 
@@ -56,14 +82,24 @@ class LogitRows:
         """These rows, in this order; a row may come more than once."""
         if rows == list(range(len(self.best))):
             return self
-        bad = set(self.bad)
         return LogitRows(
             self.logits[rows],
             tuple(self.best[row] for row in rows),
-            tuple(index for index, row in enumerate(rows) if row in bad),
+            *self._of(list(enumerate(rows))),
         )
 
     def between(self, start: int, stop: int) -> LogitRows:
         """The rows from `start` up to `stop`, as a view."""
-        bad = tuple(row - start for row in self.bad if start <= row < stop)
-        return LogitRows(self.logits[start:stop], self.best[start:stop], bad)
+        places = [(row - start, row) for row in range(start, stop)]
+        return LogitRows(self.logits[start:stop], self.best[start:stop], *self._of(places))
+
+    def _of(
+        self, places: list[tuple[int, int]]
+    ) -> tuple[tuple[int, ...], dict[int, NDArray[np.bool_]], dict[int, Exception]]:
+        """Bad rows, masks and errors by their new places, from (place, row) pairs."""
+        bad = set(self.bad)
+        return (
+            tuple(place for place, row in places if row in bad),
+            {place: self.allowed[row] for place, row in places if row in self.allowed},
+            {place: self.errors[row] for place, row in places if row in self.errors},
+        )

@@ -14,6 +14,7 @@ from runtime.choice_output import ChoiceOutput
 from runtime.draft_control import RunRecord
 from runtime.drafts import Draft
 from runtime.events import Event, RequestRecord, Timing, Usage
+from runtime.grammar import JobGrammar
 from runtime.programs import Program
 from runtime.sampler import TokenSampler
 from runtime.sampling_params import SamplingParams
@@ -32,6 +33,7 @@ class GenerateJob:
         program: what the call belongs to, by any name: calls of one program share its turn (`scheduling_order`).
             None makes the call a program of its own, which attained what is cached of its prompt when it comes.
         ends_program: no further call of that program is expected.
+        grammar: what the text of each choice must be; None leaves it to the model.
     """
 
     request_id: str
@@ -44,6 +46,7 @@ class GenerateJob:
     prefill_only: bool = False
     program: Hashable | None = None
     ends_program: bool = False
+    grammar: JobGrammar | None = None
 
 
 class Request:
@@ -134,6 +137,7 @@ class Run:
         "done",
         "draft",
         "draft_record",
+        "grammar",
         "known",
         "last_token_at",
         "output",
@@ -147,6 +151,7 @@ class Run:
         self.request = request
         self.sampler = sampler
         self.output = output
+        self.grammar = None if request.job.grammar is None else request.job.grammar.start()
         self.seq: Sequence | None = None
         self.place = Place()
         self.done = False
@@ -166,12 +171,18 @@ class Run:
         return self._tokens[: self.known]
 
     def append(self, token_id: int) -> None:
+        """Take the next token. Raises EngineFailed where the run's grammar does not allow it."""
+        if self.grammar is not None:
+            self.grammar.accept(token_id)
         self._tokens[self.known] = token_id
         self.known += 1
 
     @property
     def drafted(self) -> int:
         return 0 if self.draft is None else len(self.draft.tokens)
+
+    def drafted_tokens(self) -> list[int]:
+        return [] if self.draft is None else self.draft.tokens.tolist()
 
     def ahead(self, n: int) -> NDArray[np.int32]:
         """int32[n + drafted]: the next `n` uncomputed tokens, and the draft, which stands behind the last of them."""

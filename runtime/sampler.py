@@ -28,8 +28,9 @@ _NUCLEUS_STEP = 32.0
 class SampledToken:
     """One chosen token.
 
-    `logprob` is its natural log-probability under the raw logits of the model: before bias, penalties, temperature and
-    filters, so it does not depend on how the request samples. None unless the request asked for log-probabilities.
+    `logprob` is its natural log-probability under the raw logits of the model: before a grammar's mask, bias,
+    penalties, temperature and filters, so it does not depend on how the request samples. None unless the request asked
+    for log-probabilities.
     `top` are the `(token id, logprob)` pairs of the likeliest tokens, likeliest first; empty unless asked for.
     """
 
@@ -81,9 +82,16 @@ class TokenSampler:
             raise BadLogits(rows.bad)
         return self.choose(logits.detach().to("cpu", torch.float32), output)
 
-    def choose(self, row: torch.Tensor, output: list[int]) -> SampledToken:
-        """As `sample`, for a float32 [vocab] row on the CPU that has been checked."""
+    def choose(
+        self, row: torch.Tensor, output: list[int], allowed: npt.NDArray[np.bool_] | None = None
+    ) -> SampledToken:
+        """As `sample`, for a float32 [vocab] row on the CPU that has been checked.
+
+        Of tokens that are not `allowed`, bool [vocab], none is chosen; the others keep their odds.
+        """
         scores = self._scores(row, output)
+        if allowed is not None:
+            scores = scores.masked_fill(~torch.from_numpy(allowed), -math.inf)
         token = int(scores.argmax()) if self._greedy else self._draw(*self._filtered(scores))
         if not self._wants_logprobs:
             return SampledToken(token, None, ())
@@ -174,7 +182,7 @@ def sample_rows(
     special = [row for row, sampler in enumerate(samplers) if not sampler.plain_greedy]
     for row, logits in zip(special, _on_cpu(rows.logits.detach(), special), strict=True):
         try:
-            chosen[row] = samplers[row].choose(logits, outputs[row])
+            chosen[row] = samplers[row].choose(logits, outputs[row], rows.allowed.get(row))
         except Exception as error:
             chosen[row] = error
     return chosen

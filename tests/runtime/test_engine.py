@@ -309,10 +309,10 @@ def test_a_choice_that_fails_ends_its_request_and_no_other(tiny: LoadedModel, mo
         expected = harness.run(prompt(30), max_tokens=12, temperature=1.0, seed=5).tokens
         choose = TokenSampler.choose
 
-        def explode(self: TokenSampler, row: Any, output: list[int]) -> Any:
+        def explode(self: TokenSampler, row: Any, output: list[int], allowed: Any) -> Any:
             if self._top_logprobs == 7 and len(output) == 3:
                 raise IndexError("no such token")
-            return choose(self, row, output)
+            return choose(self, row, output, allowed)
 
         monkeypatch.setattr(TokenSampler, "choose", explode)
         other = harness.submit(prompt(30), max_tokens=12, temperature=1.0, seed=5)

@@ -1,0 +1,36 @@
+"""What a text must be, before it is compiled."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from runtime.errors import RuntimeServiceError
+
+Kind = Literal["json_schema", "regex", "ebnf", "structural_tag"]
+
+
+class GrammarRefused(RuntimeServiceError):
+    """No grammar, or one whose compilation exceeds the runtime's bounds."""
+
+
+@dataclass(frozen=True)
+class GrammarSpec:
+    """A grammar as text.
+
+    Attributes:
+        trusted: made by the runtime itself, of parts whose size is bounded: compiling it is quick.
+        lazy: text is free until a trigger in it; there the tokens that stand for no text are free too.
+    """
+
+    kind: Kind
+    text: str
+    trusted: bool = False
+    lazy: bool = False
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for the same language, whoever asks for it."""
+        return hashlib.blake2b(f"{self.kind}\0{self.text}".encode(), digest_size=20).hexdigest()

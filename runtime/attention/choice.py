@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runtime.attention.deterministic import DeterministicAttention
 from runtime.attention.flash_attention import FA2_PAGE, FlashAttention2, FlashAttention3, fa2_obstacle, fa3_obstacle
 from runtime.attention.interface import AttentionBackend
+from runtime.attention.native import NativeAttention, native_obstacle
 from runtime.attention.needs import Needs
 from runtime.attention.proof import disproof
 from runtime.attention.reference import ReferenceAttention
@@ -67,6 +68,7 @@ CANDIDATES: dict[str, Candidate] = {
     "fa2": Candidate(FlashAttention2, fa2_obstacle, _pages),
     "varlen": Candidate(VarlenAttention, varlen_obstacle, lambda size: _pages(size) and varlen_reads_pages()),
     "triton": Candidate(TritonAttention, triton_obstacle, _always),
+    "native": Candidate(NativeAttention, native_obstacle, _always),
     "sdpa": Candidate(SdpaAttention, _nothing, _never),
     "fa3+shared": Candidate(lambda: SharedPrefixAttention(FlashAttention3()), fa3_obstacle, _always, cascade=True),
     "triton+shared": Candidate(
@@ -115,7 +117,8 @@ def survey(needs: Needs) -> dict[str, str | None]:
 def choose(name: str, needs: Needs) -> str:
     """The name of the back end to use, `auto` being the first in order that serves; says what was passed over.
 
-    On a GPU a back end first answers a small step, and is passed over when its answer is not the reference's. Raises
+    On a GPU a back end first answers a small step, and is passed over when its answer is not the reference's; so does
+    the native one. Raises
     InvalidRequest when the named one is unknown or cannot serve, with the reason.
     """
     check_name(name)
@@ -128,11 +131,12 @@ def choose(name: str, needs: Needs) -> str:
     for candidate in in_order(needs.block_size):
         obstacle = _obstacle(candidate, needs)
         if obstacle is None:
-            # On a CPU that nothing made for GPUs serves is no news.
-            others = "; ".join(passed_over) if needs.device.type == "cuda" else ""
+            others = "; ".join(passed_over)
             log.info("attention through %s%s", candidate, f"; passed over: {others}" if others else "")
             return candidate
-        passed_over.append(f"{candidate} ({obstacle})")
+        # On a CPU that nothing made for GPUs serves is no news, and the other way round.
+        if (candidate == NativeAttention.name) == (needs.device.type == "cpu"):
+            passed_over.append(f"{candidate} ({obstacle})")
     raise InvalidRequest("attention", name, f"no back end serves this model here: {'; '.join(passed_over)}")
 
 

@@ -1,4 +1,7 @@
-/* Short vectors of floats as the compiler's own type: AVX-512, AVX2, NEON or plain code, by what it compiles for. */
+/* Short vectors of floats as the compiler's own type: AVX-512, AVX2, NEON or plain code, by what it compiles for.
+ *
+ * Intrinsics stand only where compilers do not find the instruction by themselves.
+ */
 #ifndef RADIXLOOP_VECTOR_H
 #define RADIXLOOP_VECTOR_H
 
@@ -6,17 +9,24 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 #define LANES 16
+#define EACH_LANE(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
 #elif defined(__AVX__)
 #define LANES 8
+#define EACH_LANE(x) x, x, x, x, x, x, x, x
 #else
 #define LANES 4
+#define EACH_LANE(x) x, x, x, x
 #endif
 
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+typedef uint32_t uvec __attribute__((vector_size(LANES * 4)));
+typedef uint16_t halves __attribute__((vector_size(LANES * 2)));
 
 #define INLINE static inline __attribute__((always_inline))
+#define UNROLLED _Pragma("GCC unroll 16")
 
 INLINE vec load(const float *from) {
     vec found;
@@ -26,41 +36,99 @@ INLINE vec load(const float *from) {
 
 INLINE void store(float *to, vec value) { memcpy(to, &value, sizeof value); }
 
-INLINE vec splat(float value) { return value - (vec){0}; }
+INLINE vec splat(float value) { return (vec){EACH_LANE(value)}; }
 
 INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
 
-INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
+/* b where either is NaN. */
+INLINE vec larger(vec a, vec b) {
+#if LANES == 16
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return choose(a > b, a, b);
+#endif
+}
 
 INLINE float sum_of(vec value) {
-    float total = 0;
-    for (int i = 0; i < LANES; i++) total += value[i];
+#if LANES == 16
+    return _mm512_reduce_add_ps((__m512)value);
+#else
+    float total = value[0];
+    UNROLLED
+    for (int i = 1; i < LANES; i++) total += value[i];
     return total;
+#endif
 }
 
 INLINE float largest_of(vec value) {
+#if LANES == 16
+    return _mm512_reduce_max_ps((__m512)value);
+#else
     float most = value[0];
+    UNROLLED
     for (int i = 1; i < LANES; i++) most = value[i] > most ? value[i] : most;
     return most;
+#endif
 }
 
-/* 2^x for x <= 127, to 2e-7 (relative); 0 below -126. Cody and Waite: whole part by rounding, the rest by a polynomial
- * (minimax on [-0.5, 0.5]). */
+INLINE int any_above(vec value, float limit) {
+#if LANES == 16
+    return _mm512_cmp_ps_mask((__m512)value, _mm512_set1_ps(limit), _CMP_GT_OQ) != 0;
+#else
+    return largest_of(value) > limit;
+#endif
+}
+
+/* 2^x for x <= 127, to 1.2e-7 (relative); 0 below -126, NaN of NaN. The whole part goes into the exponent, the rest
+ * through the polynomial of degree 6 with the least relative error on [-0.5, 0.5]. */
 INLINE vec exp2_of(vec x) {
-    const vec rounder = splat(12582912.0f); /* 1.5 * 2^23: adding it leaves the nearest whole number in the low bits */
-    vec clamped = larger(x, splat(-126.0f));
+    /* 1.5 * 2^23: adding it leaves the nearest whole number in the low bits. */
+    const vec rounder = splat(12582912.0f), least = splat(-126.0f);
+#if LANES == 16
+    /* The second operand is the result where either is NaN. */
+    vec clamped = larger(least, x);
+#else
+    vec clamped = choose(x < least, least, x);
+#endif
     vec shifted = clamped + rounder;
     vec rest = clamped - (shifted - rounder);
-    vec p = splat(1.5353361e-4f);
-    p = p * rest + splat(1.3398874e-3f);
-    p = p * rest + splat(9.6184373e-3f);
-    p = p * rest + splat(5.5503324e-2f);
-    p = p * rest + splat(2.4022648e-1f);
-    p = p * rest + splat(6.9314720e-1f);
+    vec p = splat(1.53533590e-4f);
+    p = p * rest + splat(1.33988739e-3f);
+    p = p * rest + splat(9.61843692e-3f);
+    p = p * rest + splat(5.55033237e-2f);
+    p = p * rest + splat(2.40226477e-1f);
+    p = p * rest + splat(6.93147182e-1f);
     p = p * rest + splat(1.0f);
-    ivec whole = (ivec)shifted - (ivec)rounder;
-    vec found = (vec)((ivec)p + (whole << 23));
-    return choose(x < splat(-126.0f), (vec){0}, found);
+    vec found = (vec)((ivec)p + (((ivec)shifted - (ivec)rounder) << 23));
+#if LANES == 16
+    return (vec)_mm512_mask_mov_ps((__m512)found, _mm512_cmp_ps_mask((__m512)x, (__m512)least, _CMP_LT_OQ),
+                                   _mm512_setzero_ps());
+#else
+    return choose(x < least, (vec){0}, found);
+#endif
+}
+
+/* Numbers of bfloat16. */
+INLINE vec load_bfloat16(const uint16_t *from) {
+    halves found;
+    memcpy(&found, from, sizeof found);
+    return (vec)(__builtin_convertvector(found, uvec) << 16);
+}
+
+/* Numbers of IEEE half precision. */
+INLINE vec load_float16(const uint16_t *from) {
+    halves found;
+    memcpy(&found, from, sizeof found);
+#if LANES == 16
+    return (vec)_mm512_cvtph_ps((__m256i)found);
+#else
+    uvec wide = __builtin_convertvector(found, uvec);
+    uvec size = (wide & 0x7fff) << 13;
+    /* The exponents' biases differ by 112; multiplying takes care of numbers below the normal ones too. */
+    uvec scaled = (uvec)((vec)size * splat(0x1p112f));
+    uvec special = (uvec)(size >= (uvec){EACH_LANE(0x0f800000u)}) & 0x7f800000u;
+    return (vec)(scaled | special | (wide & 0x8000) << 16);
+#endif
 }
 
 #endif

@@ -172,7 +172,7 @@ def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_decode, "MIN_VIEW", 256)
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "native"])
 @pytest.mark.parametrize("block_size", [1, 16, 256])
 @pytest.mark.parametrize("make", STEPS)
 def test_equals_the_definition(make: Callable[[int], Step], block_size: int, backend: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.attention.varlen as torch_varlen
 
-from runtime.attention import choice
+from runtime.attention import choice, native
 from runtime.attention.choice import choose, in_order, survey
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.needs import Needs
@@ -35,7 +35,7 @@ def everything_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "disproof", lambda *_: None)
 
 
-def test_the_fastest_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_that_is_there(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     assert choose("auto", HOPPER) == "fa3"
     monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
     # At pages of 16 version 2 would gather the KV of every step.
@@ -46,7 +46,12 @@ def test_the_fastest_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     assert choose("auto", HOPPER) == "varlen"
     assert choose("auto", replace(HOPPER, capability=(7, 5))) == "sdpa"
+    assert choose("auto", CPU) == "native"
+    monkeypatch.setenv("RADIXLOOP_NATIVE", "off")
+    native.load_library.cache_clear()
+    caplog.set_level("INFO")
     assert choose("auto", CPU) == "sdpa"
+    assert "attention through sdpa; passed over: native (RADIXLOOP_NATIVE is off)" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -74,6 +79,10 @@ def test_why_one_does_not_serve(name: str, change: dict[str, Any], why: str) -> 
     assert survey(HOPPER)[name] is None
 
 
+def test_the_native_one_is_for_cpus() -> None:
+    assert survey(HOPPER)["native"] == "runs on the CPU only"
+
+
 def test_a_build_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     softcapped = replace(HOPPER, softcap=True)
     assert choose("auto", softcapped) == "fa3"
@@ -93,9 +102,9 @@ def test_an_older_library_is_told_by_its_signature(monkeypatch: pytest.MonkeyPat
     assert found["fa2"] is not None
     # It serves, but it gathers: whoever reads pages in place comes first.
     assert found["varlen"] is None
-    assert in_order(256) == ["fa3", "fa2", "triton", "varlen", "sdpa"]
+    assert in_order(256) == ["fa3", "fa2", "triton", "native", "varlen", "sdpa"]
     monkeypatch.setattr(torch_varlen, "varlen_attn", libraries.varlen_2_13([]))
-    assert in_order(256) == ["fa3", "fa2", "varlen", "triton", "sdpa"]
+    assert in_order(256) == ["fa3", "fa2", "varlen", "triton", "native", "sdpa"]
 
 
 def test_one_that_answers_wrongly_is_passed_over(

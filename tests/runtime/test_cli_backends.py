@@ -11,12 +11,12 @@ def test_the_table_names_what_serves_and_why_others_do_not() -> None:
     result = CliRunner().invoke(app, ["backends", "--device", "cpu", "--block-size", "256", "--softcap"])
     assert result.exit_code == 0
     rows = {cells[0].strip(): [c.strip() for c in cells] for cells in _rows(result.output)}
-    assert rows["sdpa"][2] == "serves"
+    assert rows["native"][2] == rows["sdpa"][2] == "serves"
     assert rows["varlen"][2] == "needs a CUDA GPU, not cpu"
     assert rows["deterministic"][2] == "has no softcap"
     assert rows["triton"][1] == "in place"
     # In the order in which they would be taken.
-    assert list(rows)[:5] == ["fa3", "fa2", "varlen", "triton", "sdpa"]
+    assert list(rows)[:6] == ["fa3", "fa2", "varlen", "triton", "native", "sdpa"]
 
 
 def test_a_bad_device_is_named() -> None:

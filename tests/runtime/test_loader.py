@@ -35,7 +35,7 @@ def test_info_states_what_was_loaded(tiny_model: Path) -> None:
     assert (info.dtype, info.kv_dtype, info.device) == ("float32", "float32", "cpu")
     assert info.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
     assert info.has_chat_template
-    assert info.attention_backend == "sdpa"
+    assert info.attention_backend == "native"
     assert load(tiny_model, attention="reference").info.attention_backend == "reference"
 
 

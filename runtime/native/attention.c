@@ -1,0 +1,398 @@
+/* Causal attention over paged keys and values, for a few queries (decoding) and for many (prefill) alike.
+ *
+ * A task is a set of query rows over a range of positions, taken a tile of keys at a time: the keys are turned so that
+ * a vector holds one number of several keys, scores are a product of registers blocked by rows and keys, the softmax is
+ * taken online (Milakov and Gimelshein, 2018) and the weighted values are a second such product. Keys and values are
+ * read where they lie, through the block table. Tasks over parts of a context meet by log-sum-exp.
+ */
+#include <math.h>
+
+#include "threads.h"
+#include "vector.h"
+
+enum { TILE = 64, ROWS = 6, COLUMNS = LANES == 16 ? 4 : 2, PIECES = TILE / LANES };
+enum { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
+
+#define LOG2E 1.44269504088896341f
+#define LN2 0.693147180559945309f
+
+/* One task, as runtime/attention/native_layout.py writes it. */
+struct task {
+    int32_t members, count; /* tokens: their place in `tokens` and `positions`, and how many */
+    int32_t head, heads;    /* of keys and values */
+    int32_t table;          /* where the sequence's block table begins in `blocks` */
+    int32_t low, high;      /* positions that are attended */
+    int32_t part;           /* the first of the task's partial results, one a token; -1 when they are whole */
+};
+
+/* A token whose partial results are to be joined. */
+struct merge {
+    int32_t token, begin, count;
+};
+
+struct attention {
+    const struct task *tasks;
+    const int32_t *tokens, *positions, *blocks;
+    const struct merge *merges;
+    const int32_t *parts;
+    float *part_outs; /* [parts, heads, value_dim] */
+    float *part_lses; /* [parts, heads], in powers of 2 */
+    char *scratch;
+    int64_t scratch_bytes; /* of each worker, as `attention_scratch` says */
+    int64_t task_count, merge_count;
+    int32_t block_size, kv_heads, group, key_dim, value_dim, window, dtype, threads;
+    float scale, softcap; /* softcap 0 is none */
+};
+
+struct call {
+    const struct attention *step;
+    const float *query;
+    int64_t query_stride;
+    const char *keys, *values;
+    float *out, *lse;
+};
+
+static int padded(int dim) { return (dim + LANES - 1) / LANES * LANES; }
+
+/* Bytes that a worker needs for tasks of up to `rows` query rows over all their KV heads together. */
+int64_t attention_scratch(int32_t rows, int32_t key_dim, int32_t value_dim) {
+    int64_t vd = padded(value_dim);
+    int64_t tile = TILE * ((int64_t)2 * padded(key_dim) + vd) + padded(key_dim) + ROWS * TILE;
+    int64_t state = rows * ((int64_t)padded(key_dim) + vd + LANES + 1);
+    return (4 * (tile + state) + 127) / 64 * 64;
+}
+
+#if LANES == 16
+/* 16 numbers of each of 16 rows, turned. */
+INLINE void turn_square(const float *const *rows, long at, float *to) {
+    __m512 a[16], b[16];
+    UNROLLED
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(rows[i] + at);
+    UNROLLED
+    for (int i = 0; i < 8; i++) {
+        b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
+        b[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
+    }
+    UNROLLED
+    for (int i = 0; i < 4; i++) {
+        a[4 * i] = _mm512_shuffle_ps(b[4 * i], b[4 * i + 2], 0x44);
+        a[4 * i + 1] = _mm512_shuffle_ps(b[4 * i], b[4 * i + 2], 0xee);
+        a[4 * i + 2] = _mm512_shuffle_ps(b[4 * i + 1], b[4 * i + 3], 0x44);
+        a[4 * i + 3] = _mm512_shuffle_ps(b[4 * i + 1], b[4 * i + 3], 0xee);
+    }
+    UNROLLED
+    for (int i = 0; i < 4; i++) {
+        b[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88);
+        b[i + 4] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
+        b[i + 8] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
+        b[i + 12] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
+    }
+    UNROLLED
+    for (int i = 0; i < 4; i++) {
+        _mm512_storeu_ps(to + i * TILE, _mm512_shuffle_f32x4(b[i], b[i + 8], 0x88));
+        _mm512_storeu_ps(to + (i + 4) * TILE, _mm512_shuffle_f32x4(b[i + 4], b[i + 12], 0x88));
+        _mm512_storeu_ps(to + (i + 8) * TILE, _mm512_shuffle_f32x4(b[i], b[i + 8], 0xdd));
+        _mm512_storeu_ps(to + (i + 12) * TILE, _mm512_shuffle_f32x4(b[i + 4], b[i + 12], 0xdd));
+    }
+}
+#endif
+
+/* `to[d][j] = rows[j][d]` for the keys of a tile. */
+INLINE void turn(const float *const *rows, int dim, float *to) {
+    int d = 0;
+#if LANES == 16
+    for (; d + 16 <= dim; d += 16)
+        for (int j = 0; j < TILE; j += 16) turn_square(rows + j, d, to + (long)d * TILE + j);
+#endif
+    for (; d < dim; d++)
+        for (int j = 0; j < TILE; j++) to[(long)d * TILE + j] = rows[j][d];
+}
+
+/* Scores of `rows` queries with a tile of turned keys. */
+INLINE void score(const int rows, const float *query, int dim, long stride, const float *turned, float *scores) {
+    for (int c = 0; c < TILE; c += COLUMNS * LANES) {
+        vec sum[ROWS][COLUMNS];
+        UNROLLED
+        for (int r = 0; r < rows; r++)
+            UNROLLED
+            for (int i = 0; i < COLUMNS; i++) sum[r][i] = (vec){0};
+        for (int d = 0; d < dim; d++) {
+            vec key[COLUMNS];
+            UNROLLED
+            for (int i = 0; i < COLUMNS; i++) key[i] = load(turned + (long)d * TILE + c + i * LANES);
+            UNROLLED
+            for (int r = 0; r < rows; r++) {
+                vec q = splat(query[r * stride + d]);
+                UNROLLED
+                for (int i = 0; i < COLUMNS; i++) sum[r][i] += q * key[i];
+            }
+        }
+        UNROLLED
+        for (int r = 0; r < rows; r++)
+            UNROLLED
+            for (int i = 0; i < COLUMNS; i++) store(scores + r * TILE + c + i * LANES, sum[r][i]);
+    }
+}
+
+/* out[r] += weights[r] times the values of `count` keys, `columns` vectors of them. */
+INLINE void weigh(const int rows, const int columns, const float *weights, const float *const *values, int count,
+                  int at, float *out, long stride) {
+    vec sum[ROWS][COLUMNS];
+    UNROLLED
+    for (int r = 0; r < rows; r++)
+        UNROLLED
+        for (int i = 0; i < columns; i++) sum[r][i] = load(out + r * stride + at + i * LANES);
+    for (int j = 0; j < count; j++) {
+        vec value[COLUMNS];
+        UNROLLED
+        for (int i = 0; i < columns; i++) value[i] = load(values[j] + at + i * LANES);
+        UNROLLED
+        for (int r = 0; r < rows; r++) {
+            vec w = splat(weights[r * TILE + j]);
+            UNROLLED
+            for (int i = 0; i < columns; i++) sum[r][i] += w * value[i];
+        }
+    }
+    UNROLLED
+    for (int r = 0; r < rows; r++)
+        UNROLLED
+        for (int i = 0; i < columns; i++) store(out + r * stride + at + i * LANES, sum[r][i]);
+}
+
+static void cap(float *scores, int rows, float softcap) {
+    const vec limit = splat(softcap * LOG2E), twice = splat(2.0f / softcap), most = splat(126.0f);
+    for (int i = 0; i < rows * TILE; i += LANES) {
+        vec x = load(scores + i) * twice;
+        /* tanh(y) = 1 - 2 / (1 + e^2y) */
+        x = choose(x > most, most, x);
+        store(scores + i, limit * (splat(1.0f) - splat(2.0f) / (splat(1.0f) + exp2_of(x))));
+    }
+}
+
+/* Turns a row of scores into weights against the largest score so far, and what was summed so far with it. Keys outside
+ * `low : high` of the tile are not seen. */
+INLINE void soften(float *scores, int low, int high, float *peak, float *total, float *out, int value_dim) {
+    vec part[PIECES];
+    UNROLLED
+    for (int i = 0; i < PIECES; i++) part[i] = load(scores + i * LANES);
+    if (low > 0 || high < TILE) {
+        float seen[TILE];
+        for (int j = 0; j < TILE; j++) seen[j] = j >= low && j < high ? 0.0f : -INFINITY;
+        UNROLLED
+        for (int i = 0; i < PIECES; i++) part[i] += load(seen + i * LANES);
+    }
+    vec most = part[0];
+    UNROLLED
+    for (int i = 1; i < PIECES; i++) most = larger(most, part[i]);
+    if (any_above(most, *peak)) {
+        float risen = largest_of(most);
+        vec fade = splat(exp2f(*peak - risen));
+        *peak = risen;
+        store(total, load(total) * fade);
+        for (int d = 0; d < value_dim; d += LANES) store(out + d, load(out + d) * fade);
+    }
+    vec origin = splat(*peak == -INFINITY ? 0.0f : *peak), sum = {0};
+    UNROLLED
+    for (int i = 0; i < PIECES; i++) {
+        vec weight = exp2_of(part[i] - origin);
+        store(scores + i * LANES, weight);
+        sum += weight;
+    }
+    store(total, load(total) + sum);
+}
+
+/* What a task holds for the rows of one KV head, one behind the other. */
+struct rows {
+    float *query, *out, *total, *peak;
+};
+
+struct tile {
+    const float *turned;
+    const float *values[TILE];
+    int count; /* keys in it */
+    int base;  /* position of the first */
+};
+
+/* A few rows of one KV head over a tile. */
+INLINE void step_rows(const int rows, const struct attention *step, const struct rows *mine, const struct tile *tile,
+                      const int *low, const int *high, float *scores) {
+    const int kd = padded(step->key_dim), vd = padded(step->value_dim);
+    score(rows, mine->query, step->key_dim, kd, tile->turned, scores);
+    if (step->softcap > 0) cap(scores, rows, step->softcap);
+    for (int r = 0; r < rows; r++)
+        soften(scores + r * TILE, low[r], high[r], mine->peak + r, mine->total + r * LANES, mine->out + (long)r * vd, vd);
+    int d = 0;
+    for (; d + COLUMNS * LANES <= vd; d += COLUMNS * LANES)
+        weigh(rows, COLUMNS, scores, tile->values, tile->count, d, mine->out, vd);
+    for (; d < vd; d += LANES) weigh(rows, 1, scores, tile->values, tile->count, d, mine->out, vd);
+}
+
+static void any_rows(int rows, const struct attention *step, const struct rows *mine, const struct tile *tile,
+                     const int *low, const int *high, float *scores) {
+    switch (rows) {
+        case 6: step_rows(6, step, mine, tile, low, high, scores); break;
+        case 5: step_rows(5, step, mine, tile, low, high, scores); break;
+        case 4: step_rows(4, step, mine, tile, low, high, scores); break;
+        case 3: step_rows(3, step, mine, tile, low, high, scores); break;
+        case 2: step_rows(2, step, mine, tile, low, high, scores); break;
+        default: step_rows(1, step, mine, tile, low, high, scores);
+    }
+}
+
+/* All rows of one KV head over a tile. */
+static void take_tile(const struct attention *step, const struct rows *all, const struct task *task,
+                      const struct tile *tile, float *scores) {
+    const int rows = task->count * step->group;
+    const int kd = padded(step->key_dim), vd = padded(step->value_dim);
+    for (int first = 0; first < rows; first += ROWS) {
+        int count = rows - first < ROWS ? rows - first : ROWS, low[ROWS], high[ROWS], some = 0;
+        for (int r = 0; r < count; r++) {
+            int at = step->positions[task->members + (first + r) / step->group] - tile->base;
+            high[r] = at + 1 < tile->count ? at + 1 : tile->count;
+            low[r] = step->window > 0 && at - step->window + 1 > 0 ? at - step->window + 1 : 0;
+            /* A whole tile is told by its bounds alone. */
+            if (high[r] == TILE && low[r] == 0) high[r] = TILE;
+            some |= low[r] < high[r];
+        }
+        if (!some) continue;
+        struct rows mine = {all->query + (long)first * kd, all->out + (long)first * vd, all->total + first * LANES,
+                            all->peak + first};
+        any_rows(count, step, &mine, tile, low, high, scores);
+    }
+}
+
+INLINE void widen(const char *from, int dtype, int dim, float *to) {
+    const uint16_t *narrow = (const uint16_t *)from;
+    int d = 0;
+    for (; d + LANES <= dim; d += LANES)
+        store(to + d, dtype == BFLOAT16 ? load_bfloat16(narrow + d) : load_float16(narrow + d));
+    if (d < dim) {
+        uint16_t rest[LANES] = {0};
+        memcpy(rest, narrow + d, (size_t)(dim - d) * 2);
+        store(to + d, dtype == BFLOAT16 ? load_bfloat16(rest) : load_float16(rest));
+    }
+}
+
+static void run_task(const void *data, long item, int worker) {
+    const struct call *call = data;
+    const struct attention *step = call->step;
+    const struct task *task = step->tasks + item;
+    const int rows = task->count * step->group, heads = step->kv_heads * step->group;
+    const int key_dim = step->key_dim, value_dim = step->value_dim, kd = padded(key_dim), vd = padded(value_dim);
+    const int bytes = step->dtype == FLOAT32 ? 4 : 2;
+    float *turned = (float *)(step->scratch + step->scratch_bytes * worker);
+    float *wide_keys = turned + (long)TILE * kd, *wide_values = wide_keys + (long)TILE * kd;
+    float *nothing = wide_values + (long)TILE * vd, *scores = nothing + kd;
+    float *query = scores + ROWS * TILE, *out = query + (long)rows * task->heads * kd;
+    float *total = out + (long)rows * task->heads * vd, *peak = total + (long)rows * task->heads * LANES;
+
+    memset(nothing, 0, (size_t)kd * 4);
+    memset(out, 0, (size_t)rows * task->heads * (vd + LANES) * 4);
+    const vec scale = splat(step->scale * LOG2E);
+    for (int h = 0; h < task->heads; h++)
+        for (int r = 0; r < rows; r++) {
+            const float *from = call->query + step->tokens[task->members + r / step->group] * call->query_stride +
+                                (long)((task->head + h) * step->group + r % step->group) * key_dim;
+            float *to = query + (long)(h * rows + r) * kd;
+            memcpy(to, from, (size_t)key_dim * 4);
+            for (int d = 0; d < kd; d += LANES) store(to + d, load(to + d) * scale);
+            peak[h * rows + r] = -INFINITY;
+        }
+
+    const int whole_values = step->dtype == FLOAT32 && vd == value_dim;
+    const long key_token = (long)step->kv_heads * key_dim * bytes, value_token = (long)step->kv_heads * value_dim * bytes;
+    const int32_t *blocks = step->blocks + task->table;
+    for (int base = task->low; base < task->high; base += TILE) {
+        int count = task->high - base < TILE ? task->high - base : TILE;
+        int ahead = task->high - base - TILE < TILE ? task->high - base - TILE : TILE;
+        long slot[TILE], next[TILE];
+        for (int j = 0; j < count; j++)
+            slot[j] = (long)blocks[(base + j) / step->block_size] * step->block_size + (base + j) % step->block_size;
+        for (int j = 0; j < ahead; j++)
+            next[j] = (long)blocks[(base + TILE + j) / step->block_size] * step->block_size +
+                      (base + TILE + j) % step->block_size;
+        for (int h = 0; h < task->heads; h++) {
+            const char *keys = call->keys + (long)(task->head + h) * key_dim * bytes;
+            const char *values = call->values + (long)(task->head + h) * value_dim * bytes;
+            struct tile tile = {.turned = turned, .count = count, .base = base};
+            const float *key_rows[TILE];
+            for (int j = 0; j < ahead; j++) {
+                for (int at = 0; at < key_dim * bytes; at += 64)
+                    __builtin_prefetch(keys + next[j] * key_token + at, 0, 2);
+                for (int at = 0; at < value_dim * bytes; at += 64)
+                    __builtin_prefetch(values + next[j] * value_token + at, 0, 2);
+            }
+            for (int j = 0; j < count; j++) {
+                const char *key = keys + slot[j] * key_token, *value = values + slot[j] * value_token;
+                key_rows[j] = (const float *)key;
+                tile.values[j] = (const float *)value;
+                if (step->dtype != FLOAT32) {
+                    widen(key, step->dtype, key_dim, wide_keys + (long)j * kd);
+                    widen(value, step->dtype, value_dim, wide_values + (long)j * vd);
+                    key_rows[j] = wide_keys + (long)j * kd;
+                } else if (!whole_values) {
+                    memcpy(wide_values + (long)j * vd, value, (size_t)value_dim * 4);
+                    memset(wide_values + (long)j * vd + value_dim, 0, (size_t)(vd - value_dim) * 4);
+                }
+                if (!whole_values) tile.values[j] = wide_values + (long)j * vd;
+            }
+            for (int j = count; j < TILE; j++) key_rows[j] = nothing;
+            turn(key_rows, key_dim, turned);
+            struct rows all = {query + (long)h * rows * kd, out + (long)h * rows * vd, total + h * rows * LANES,
+                               peak + h * rows};
+            take_tile(step, &all, task, &tile, scores);
+        }
+    }
+
+    for (int h = 0; h < task->heads; h++)
+        for (int r = 0; r < rows; r++) {
+            long head = (long)(task->head + h) * step->group + r % step->group;
+            float sum = sum_of(load(total + (long)(h * rows + r) * LANES));
+            float *from = out + (long)(h * rows + r) * vd;
+            const vec share = splat(sum == 0 ? 0.0f : 1.0f / sum);
+            for (int d = 0; d < vd; d += LANES) store(from + d, load(from + d) * share);
+            float lse = sum == 0 ? -INFINITY : peak[h * rows + r] + log2f(sum);
+            long place = task->part < 0 ? step->tokens[task->members + r / step->group] : task->part + r / step->group;
+            place = place * heads + head;
+            memcpy((task->part < 0 ? call->out : step->part_outs) + place * value_dim, from, (size_t)value_dim * 4);
+            if (task->part >= 0)
+                step->part_lses[place] = lse;
+            else if (call->lse != NULL)
+                call->lse[place] = lse * LN2;
+        }
+}
+
+static void run_merge(const void *data, long item, int worker) {
+    (void)worker;
+    const struct call *call = data;
+    const struct attention *step = call->step;
+    const struct merge *merge = step->merges + item;
+    const int heads = step->kv_heads * step->group, dim = step->value_dim;
+    const int32_t *parts = step->parts + merge->begin;
+    for (int head = 0; head < heads; head++) {
+        float peak = -INFINITY, total = 0;
+        for (int i = 0; i < merge->count; i++) peak = fmaxf(peak, step->part_lses[(long)parts[i] * heads + head]);
+        float *out = call->out + ((long)merge->token * heads + head) * dim;
+        memset(out, 0, (size_t)dim * 4);
+        for (int i = 0; i < merge->count; i++) {
+            float weight = exp2f(step->part_lses[(long)parts[i] * heads + head] - (peak == -INFINITY ? 0 : peak));
+            const float *part = step->part_outs + ((long)parts[i] * heads + head) * dim;
+            for (int d = 0; d < dim; d++) out[d] += weight * part[d];
+            total += weight;
+        }
+        float share = total == 0 ? 0 : 1 / total;
+        for (int d = 0; d < dim; d++) out[d] *= share;
+        if (call->lse != NULL)
+            call->lse[(long)merge->token * heads + head] = total == 0 ? -INFINITY : (peak + log2f(total)) * LN2;
+    }
+}
+
+/* query [T, heads, key_dim] with `query_stride` floats from token to token; out [T, heads, value_dim]; lse [T, heads],
+ * natural, or NULL. */
+void attend(const struct attention *step, const float *query, int64_t query_stride, const void *keys,
+            const void *values, float *out, float *lse) {
+    struct call call = {step, query, query_stride, keys, values, out, lse};
+    share_out(run_task, &call, step->task_count, step->threads);
+    /* Joining a few takes less time than waking anybody. */
+    share_out(run_merge, &call, step->merge_count, step->merge_count > 16 ? step->threads : 1);
+}

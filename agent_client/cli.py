@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .access import Access
+from .cli_gateway import gateway
 from .cli_loops import BENCH_HELP, REPLAY_HELP, bench, replay
 from .cli_options import (
     DEFAULT_TARGET,
@@ -50,6 +51,7 @@ def _root(
 
 app.command(help=REPLAY_HELP)(replay)
 app.command(help=BENCH_HELP)(bench)
+app.command()(gateway)
 
 
 @app.command()
@@ -296,35 +298,3 @@ def record(
     from .commands.record import run
 
     raise typer.Exit(run(target, root, out, task or [], max_tokens=max_tokens, seed=seed, access=access))
-
-
-@app.command()
-@with_access
-def gateway(
-    runtime: Annotated[
-        str,
-        typer.Option(
-            "--runtime", "-r", metavar="HOST:PORT", envvar="RADIXLOOP_TARGET", help="The runtime's gRPC address."
-        ),
-    ] = DEFAULT_TARGET,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where HTTP listens.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="And at which port.")] = 8000,
-    alias: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Another name for the model; may be given several times."),
-    ] = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Lines of TENANT KEY; each tenant has a cache of its own, and whoever has no key is refused.",
-            show_default="everybody is let in",
-        ),
-    ] = None,
-    *,
-    access: Access,
-) -> None:
-    """Serve the APIs of OpenAI and Anthropic over HTTP in front of a runtime, for clients that take a base URL."""
-    from .commands.gateway import run
-
-    raise typer.Exit(run(runtime, host, port, alias or [], keys, access))

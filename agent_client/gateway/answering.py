@@ -1,8 +1,9 @@
-"""From calls that run to an HTTP answer: whole or streamed, the same way for every API."""
+"""From calls to an HTTP answer: whole or streamed, the same way for every API."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -12,11 +13,11 @@ from ..errors import RadixloopError
 from ..results import Delta, Finished, Generation, Started, TokenLogprob, Usage
 from .explain_header import ASKED, explanation
 from .failures import ApiError, from_runtime
+from .fleet import Calls, Running
 from .frames import Frame, FrameResponse
-from .runs import Runs, unless_gone
+from .keeping import Wishes
+from .runs import unless_gone
 
-# Texts of the tokens in some steps, by id.
-Texts = Callable[[Iterable[TokenLogprob]], Awaitable[Mapping[int, str]]]
 # Told of the books of an answer that ended well.
 Ended = Callable[[Sequence[Usage]], None]
 
@@ -37,49 +38,69 @@ class Writer(Protocol):
         ...
 
 
-async def answer(http: Request, runs: Runs, writer: Writer, texts: Texts, *, stream: bool, ended: Ended) -> Response:
-    """Waits for what has to be known before the headers go, or for all of it; `ended` is told the books.
+@dataclass(frozen=True)
+class Answer:
+    """One request's way to its answer."""
 
-    Raises the runtime's error, and ClientGone when the client left; the calls are cancelled then.
-    """
-    try:
-        started = await unless_gone(http.receive, runs.start())
-        headers = {ASKED: explanation(started)} if http.headers.get(ASKED) == "1" else {}
-        if stream:
-            return FrameResponse(_frames(runs, writer, started, texts, ended), runs.cancel, headers)
-        body = await unless_gone(http.receive, _whole(runs, writer, texts, ended))
-        return JSONResponse(body, headers=headers)
-    except BaseException:
-        runs.cancel()
-        raise
+    calls: Calls
+    writer: Writer
+    wishes: Wishes
+    ended: Ended
+
+    async def respond(self, http: Request, *, stream: bool) -> Response:
+        """Waits for what has to be known before the headers go, or for all of it.
+
+        Raises the runtime's error, and ClientGone when the client left; the calls are cancelled then.
+        """
+        if not stream:
+            started, body = await unless_gone(http.receive, self._whole())
+            return JSONResponse(body, headers={**_explained(http, started), **self.wishes.headers()})
+        running = await unless_gone(http.receive, self._begin())
+        return FrameResponse(self._frames(running), running.runs.cancel, _explained(http, running.started))
+
+    async def _begin(self) -> Running:
+        running = await self.calls.begin()
+        try:
+            await self.wishes.begun(running)
+        except BaseException:
+            running.runs.cancel()
+            raise
+        return running
+
+    async def _whole(self) -> tuple[Sequence[Started], dict[str, Any]]:
+        running, generations = await self.calls.finish()
+        await self.wishes.begun(running)
+        await self.wishes.ended(running, generations)
+        self.ended([generation.usage for generation in generations])
+        steps = (step for generation in generations for choice in generation.choices for step in choice.logprobs)
+        return running.started, self.writer.whole(generations, await _texts(running, steps))
+
+    async def _frames(self, running: Running) -> AsyncIterator[Frame]:
+        usages = [first.usage for first in running.started]
+        try:
+            for frame in self.writer.begin(running.started):
+                yield frame
+            async for rank, event in running.runs.events():
+                if isinstance(event, Delta):
+                    texts = await _texts(running, event.logprobs) if event.logprobs else {}
+                    for frame in self.writer.delta(rank, event, texts):
+                        yield frame
+                elif isinstance(event, Finished):
+                    usages[rank] = event.usage
+            if self.wishes.any:
+                await self.wishes.ended(running, await running.runs.results())
+            self.ended(usages)
+            for frame in self.writer.end(usages):
+                yield frame
+        except RadixloopError as error:
+            running.member.failed(error)
+            yield self.writer.broken(from_runtime(error))
 
 
-async def _whole(runs: Runs, writer: Writer, texts: Texts, ended: Ended) -> dict[str, Any]:
-    generations = await runs.results()
-    ended([generation.usage for generation in generations])
-    steps = (step for generation in generations for choice in generation.choices for step in choice.logprobs)
-    return writer.whole(generations, await texts(steps))
+async def _texts(running: Running, steps: Iterable[TokenLogprob]) -> Mapping[int, str]:
+    model = await running.member.model()
+    return await running.member.texts.of(steps, model.fingerprint)
 
 
-async def _frames(
-    runs: Runs,
-    writer: Writer,
-    started: Sequence[Started],
-    texts: Texts,
-    ended: Ended,
-) -> AsyncIterator[Frame]:
-    usages = [first.usage for first in started]
-    try:
-        for frame in writer.begin(started):
-            yield frame
-        async for rank, event in runs.events():
-            if isinstance(event, Delta):
-                for frame in writer.delta(rank, event, await texts(event.logprobs)):
-                    yield frame
-            elif isinstance(event, Finished):
-                usages[rank] = event.usage
-        ended(usages)
-        for frame in writer.end(usages):
-            yield frame
-    except RadixloopError as error:
-        yield writer.broken(from_runtime(error))
+def _explained(http: Request, started: Sequence[Started]) -> dict[str, str]:
+    return {ASKED: explanation(started)} if http.headers.get(ASKED) == "1" else {}

@@ -9,10 +9,13 @@ from ..generate_options import GenerateOptions
 from ..prompts import Chat
 from .bodies import Body
 from .failures import refused
+from .keeping import KvHints
+from .openai_tools import Mode, set_format, set_tools
+from .sampling import limit_tokens
+from .tool_text import CallReader
 
 # What Anthropic's API takes where a request names none; the runtime's own default is greedy.
 DEFAULT_TEMPERATURE = 1.0
-NEEDS_GRAMMAR = "this runtime has no constrained decoding, which alone could promise it"
 # A model's private thoughts are not sent back to it, as with Anthropic's own models in later turns.
 _THOUGHTS = ("thinking", "redacted_thinking")
 
@@ -37,7 +40,14 @@ class ToolChoice(Body):
     """Whether tools may be called."""
 
     type: str
+    name: str | None = None
     disable_parallel_tool_use: bool | None = None
+
+
+class OutputConfig(Body):
+    """What the reply must be."""
+
+    format: dict[str, Any] | None = None
 
 
 class CountRequest(Body):
@@ -60,31 +70,18 @@ class MessagesRequest(CountRequest):
     top_k: int | None = None
     top_p: float | None = None
     cache_control: dict[str, Any] | None = None
+    output_config: OutputConfig | None = None
+    kv_hints: KvHints | None = None
 
-    @property
-    def reads_calls(self) -> bool:
-        """Whether tool calls are looked for in the reply."""
-        return bool(self.tools) and not (self.tool_choice and self.tool_choice.type == "none")
-
-    @property
-    def one_call(self) -> bool:
-        """Whether the caller takes one tool call at most."""
-        return bool(self.tool_choice and self.tool_choice.disable_parallel_tool_use)
-
-    @property
-    def marks_cache(self) -> bool:
-        """Whether any part of the prompt carries `cache_control`."""
-        blocks = [*(self.system if isinstance(self.system, list) else [])]
-        for message in self.messages:
-            blocks += message.content if isinstance(message.content, list) else []
-        marked = [block.get("cache_control") for block in blocks]
-        return any([self.cache_control, *marked, *(tool.cache_control for tool in self.tools or ())])
+    def reader(self) -> CallReader:
+        """What tells the reply's text from its calls."""
+        choice = self.tool_choice or ToolChoice(type="auto")
+        reads_calls = bool(self.tools) and choice.type != "none"
+        return CallReader(reads_calls=reads_calls, one_call=bool(choice.disable_parallel_tool_use))
 
 
 def messages_prompt(asked: CountRequest) -> Chat:
     """System, messages and tools. Raises ApiError naming the block that is not served."""
-    if asked.tool_choice is not None and asked.tool_choice.type not in ("auto", "none"):
-        raise refused("tool_choice", f"only the types 'auto' and 'none' are served: {NEEDS_GRAMMAR}")
     messages: list[dict[str, Any]] = []
     if asked.system:
         messages.append({"role": "system", "content": _text(asked.system, "system")})
@@ -94,11 +91,12 @@ def messages_prompt(asked: CountRequest) -> Chat:
 
 
 def messages_options(asked: MessagesRequest) -> GenerateOptions:
-    """Sampling options."""
-    options = GenerateOptions(
-        max_tokens=asked.max_tokens,
-        temperature=DEFAULT_TEMPERATURE if asked.temperature is None else asked.temperature,
-    )
+    """Sampling options, and what the reply must be. Raises ApiError."""
+    options = GenerateOptions(temperature=DEFAULT_TEMPERATURE if asked.temperature is None else asked.temperature)
+    limit_tokens(options, asked.max_tokens)
+    _set_tool_choice(options, asked)
+    if asked.output_config is not None:
+        set_format(options, asked.output_config.format, "output_config.format")
     if asked.top_k is not None:
         options["top_k"] = asked.top_k
     if asked.top_p is not None:
@@ -106,6 +104,22 @@ def messages_options(asked: MessagesRequest) -> GenerateOptions:
     if asked.stop_sequences:
         options["stop"] = asked.stop_sequences
     return options
+
+
+def _set_tool_choice(options: GenerateOptions, asked: MessagesRequest) -> None:
+    choice, tools = asked.tool_choice, [tool.name for tool in asked.tools or ()]
+    if choice is None:
+        return
+    modes: dict[str, Mode | None] = {"auto": None, "none": "none", "any": "required", "tool": "required"}
+    if choice.type not in modes:
+        raise refused("tool_choice.type", f"is {choice.type!r}; {', '.join(modes)} are served")
+    if choice.type in ("any", "tool") and not tools:
+        raise refused("tool_choice", "asks for a call, and there are no tools")
+    if choice.type == "tool" and choice.name not in tools:
+        raise refused("tool_choice.name", f"is {choice.name!r}, which is none of the tools")
+    if tools:
+        names = [choice.name] if choice.type == "tool" and choice.name else []
+        set_tools(options, modes[choice.type], names, False if choice.disable_parallel_tool_use else None)
 
 
 def _turn(message: Message, where: str) -> Iterator[dict[str, Any]]:

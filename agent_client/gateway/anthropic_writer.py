@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..results import Choice, Delta, Generation, Started, ToolCall, Usage
+from ..results import Choice, Delta, Generation, Started, ToolCall, ToolCallDelta, Usage
 from .anthropic_messages import MessagesRequest
 from .failures import INTERNAL, NOT_FOUND, TOO_LARGE, TOO_MANY, UNAUTHORIZED, UNAVAILABLE, ApiError
 from .frames import Frame
-from .tool_text import ToolText
+from .keeping import Wishes
+from .openai_shapes import hint_results
 
 _ERROR_TYPES = {
     UNAUTHORIZED: "authentication_error",
@@ -27,17 +28,18 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
 
-def usage_body(usage: Usage, marks_cache: bool) -> dict[str, Any]:
+def usage_body(usage: Usage, written: Mapping[str, int]) -> dict[str, Any]:
     """The books: the three counts of input sum to the prompt.
 
-    Every prompt is cached here, marked or not. What was computed counts as written to the cache where the request
-    asked for that by `cache_control`, and as plain input otherwise.
+    Every prompt is cached here, marked or not. What was computed counts as written to the cache as far as a
+    `cache_control` marks it, by the time that it is kept for, and as plain input otherwise.
     """
-    computed = usage.prompt_tokens - usage.cached_tokens
+    creation = sum(written.values())
     return {
-        "input_tokens": 0 if marks_cache else computed,
-        "cache_creation_input_tokens": computed if marks_cache else 0,
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens - creation,
+        "cache_creation_input_tokens": creation,
         "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation": {f"ephemeral_{ttl}_input_tokens": tokens for ttl, tokens in written.items()},
         "output_tokens": usage.output_tokens,
     }
 
@@ -45,86 +47,76 @@ def usage_body(usage: Usage, marks_cache: bool) -> dict[str, Any]:
 class MessagesWriter:
     """Writes one request's answer."""
 
-    def __init__(self, asked: MessagesRequest, request_id: str) -> None:
-        self._asked = asked
+    def __init__(self, asked: MessagesRequest, request_id: str, wishes: Wishes) -> None:
         self._head = {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": asked.model}
-        self._marks_cache = asked.marks_cache
-        self._text = ToolText()
-        # Of the stream: the block that is open or comes next, and how the reply ended.
+        self._wishes = wishes
+        self._reader = asked.reader()
+        # Of the stream: the block that is open or comes next, what it is, and how the reply ended.
         self._index = 0
-        self._open = False
+        self._open: str | None = None
         self._stop: dict[str, Any] = {}
 
     def whole(self, generations: Sequence[Generation], texts: Mapping[int, str]) -> dict[str, Any]:
         """The answer to a request that does not stream."""
         [generation] = generations
         choice = generation.choices[0]
-        text, calls = choice.text, self._calls(choice.tool_calls)
-        if self._asked.reads_calls:
-            text = self._text.push(text) + self._text.end(bool(calls))
+        text, calls = self._reader.whole(choice)
         content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
         content += [{**_tool_use(call), "input": json.loads(call.arguments)} for call in calls]
-        usage = usage_body(generation.usage, self._marks_cache)
-        return {**self._head, "content": content, **_stop(choice, calls), "usage": usage}
+        told = {"usage": self._usage(generation.usage), **hint_results(self._wishes)}
+        return {**self._head, "content": content, **_stop(choice, calls), **told}
 
     def begin(self, started: Sequence[Started]) -> Iterator[Frame]:
         stop = {"stop_reason": None, "stop_sequence": None}
-        message: dict[str, Any] = {
-            **self._head,
-            "content": [],
-            **stop,
-            "usage": usage_body(started[0].usage, self._marks_cache),
-        }
-        yield _frame("message_start", message=message)
+        usage = self._usage(started[0].usage)
+        yield _frame("message_start", message={**self._head, "content": [], **stop, "usage": usage})
 
     def delta(self, rank: int, piece: Delta, texts: Mapping[int, str]) -> Iterator[Frame]:
-        text, calls = piece.text, self._calls(piece.tool_calls)
-        if self._asked.reads_calls:
-            text = self._text.push(text)
-            if piece.finish_reason is not None:
-                text += self._text.end(bool(calls))
+        text, calls = self._reader.push(piece)
         if text:
-            if not self._open:
-                self._open = True
-                yield self._frame("content_block_start", content_block={"type": "text", "text": ""})
+            yield from self._enter("text", {"type": "text", "text": ""})
             yield self._frame("content_block_delta", delta={"type": "text_delta", "text": text})
-        if piece.finish_reason is None:
-            return
-        if self._open:
-            yield from self._close()
         for call in calls:
-            yield self._frame("content_block_start", content_block={**_tool_use(call), "input": {}})
-            delta = {"type": "input_json_delta", "partial_json": call.arguments}
-            yield self._frame("content_block_delta", delta=delta)
-            yield from self._close()
-        self._stop = _stop(piece, calls)
+            yield from self._enter(f"call {call.index}", {**_tool_use(call), "input": {}})
+            if call.arguments:
+                delta = {"type": "input_json_delta", "partial_json": call.arguments}
+                yield self._frame("content_block_delta", delta=delta)
+        if piece.finish_reason is not None:
+            yield from self._leave()
+            self._stop = _stop(piece, self._reader.calls(piece.tool_calls))
 
     def end(self, usages: Sequence[Usage]) -> Iterator[Frame]:
-        yield _frame("message_delta", delta=self._stop, usage=usage_body(usages[0], self._marks_cache))
+        yield _frame("message_delta", delta=self._stop, usage=self._usage(usages[0]), **hint_results(self._wishes))
         yield _frame("message_stop")
 
     def broken(self, error: ApiError) -> Frame:
         return Frame(error_body(error), "error")
 
-    def _calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-        if not self._asked.reads_calls:
-            return ()
-        return calls[:1] if self._asked.one_call else calls
+    def _usage(self, usage: Usage) -> dict[str, Any]:
+        return usage_body(usage, self._wishes.written(usage))
 
     def _frame(self, event: str, **fields: Any) -> Frame:
         return _frame(event, index=self._index, **fields)
 
-    def _close(self) -> Iterator[Frame]:
-        yield self._frame("content_block_stop")
-        self._index += 1
-        self._open = False
+    def _enter(self, what: str, block: Mapping[str, Any]) -> Iterator[Frame]:
+        """Opens a block, unless it is the one that is open."""
+        if self._open != what:
+            yield from self._leave()
+            self._open = what
+            yield self._frame("content_block_start", content_block=block)
+
+    def _leave(self) -> Iterator[Frame]:
+        if self._open is not None:
+            yield self._frame("content_block_stop")
+            self._index += 1
+            self._open = None
 
 
 def _frame(event: str, **fields: Any) -> Frame:
     return Frame({"type": event, **fields}, event)
 
 
-def _tool_use(call: ToolCall) -> dict[str, Any]:
+def _tool_use(call: ToolCall | ToolCallDelta) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id, "name": call.name}
 
 

@@ -9,13 +9,35 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..results import Usage
 from .failures import CLIENT_CLOSED
+from .fleet import Fleet
+from .keeping import Result
+from .keeping.hint_actions import KINDS
 
 
 class GatewayMetrics:
     """Counters in a registry of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self._registry = CollectorRegistry()
+        self._fleet = fleet
+        self._up = Gauge(
+            "radixloop_gateway_runtime_up",
+            "1 for a runtime that calls are sent to, 0 for one that is left out.",
+            ("runtime",),
+            registry=self._registry,
+        )
+        self._leases = Counter(
+            "radixloop_gateway_leases_total",
+            "Leases that requests asked for, by cache_control or kv_hints: taken, renewed, or refused by the runtime.",
+            ("result",),
+            registry=self._registry,
+        )
+        self._hints = Counter(
+            "radixloop_gateway_kv_hints_total",
+            "Actions of kv_hints by kind and by what became of them.",
+            ("action", "result"),
+            registry=self._registry,
+        )
         self._requests = Counter(
             "radixloop_gateway_requests_total",
             "HTTP requests answered, by route and status; 499: the client left before an answer began.",
@@ -67,6 +89,17 @@ class GatewayMetrics:
             self._tokens["cached"].inc(usage.cached_tokens)
             self._tokens["output"].inc(usage.output_tokens)
 
+    def leased(self, outcome: str) -> None:
+        """A lease was asked for."""
+        self._leases.labels(outcome).inc()
+
+    def hinted(self, result: Result) -> None:
+        """An action was answered."""
+        known = {action for action, _ in KINDS}
+        self._hints.labels(result.action_type if result.action_type in known else "other", result.status).inc()
+
     def text(self) -> bytes:
         """In Prometheus' text format."""
+        for member in self._fleet.members:
+            self._up.labels(member.target).set(member.up)
         return generate_latest(self._registry)

@@ -7,17 +7,28 @@ from typing import Any
 
 from ..generate_options import GenerateOptions
 from ..prompts import Chat
-from ..results import Delta, FinishReason, Generation, ModelInfo, Started, TokenLogprob, ToolCall, Usage
+from ..results import (
+    Delta,
+    FinishReason,
+    Generation,
+    ModelInfo,
+    Started,
+    TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
 from .bodies import Body
 from .failures import ApiError, refused
 from .frames import Frame
-from .openai_shapes import DONE, error_body, fingerprint, finish_reason, token_bytes, usage_body
-from .sampling import SamplingFields
-from .tool_text import ToolText
+from .keeping import Wishes
+from .openai_shapes import DONE, error_body, fingerprint, finish_reason, hint_results, token_bytes, usage_body
+from .openai_tools import StructuredOutputs, read_tool_choice, set_format, set_structured, set_tools
+from .sampling import SamplingFields, limit_tokens
+from .tool_text import CallReader
 
 # OpenAI's newer name for instructions; templates know the older one.
 _ROLES = {"developer": "system"}
-NEEDS_GRAMMAR = "this runtime has no constrained decoding, which alone could promise it"
 
 
 class Message(Body):
@@ -30,12 +41,6 @@ class Message(Body):
     tool_call_id: str | None = None
 
 
-class ResponseFormat(Body):
-    """Only free text is served."""
-
-    type: str
-
-
 class ChatRequest(SamplingFields):
     """The body of POST /v1/chat/completions."""
 
@@ -44,21 +49,22 @@ class ChatRequest(SamplingFields):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     functions: list[dict[str, Any]] | None = None
     modalities: list[str] | None = None
 
-    @property
-    def reads_calls(self) -> bool:
-        """Whether tool calls are looked for in the reply."""
-        return bool(self.tools) and self.tool_choice != "none"
+    def reader(self) -> CallReader:
+        """What tells one choice's text from its calls."""
+        reads_calls = bool(self.tools) and self.tool_choice != "none"
+        return CallReader(reads_calls=reads_calls, one_call=self.parallel_tool_calls is False)
 
 
 def chat_prompt(asked: ChatRequest) -> Chat:
-    """Messages and tools. Raises ApiError for what would need more than the model's free will."""
+    """Messages and tools. Raises ApiError for what is not served."""
     _refuse_unserved(asked)
     messages = [message.model_dump(exclude_none=True) for message in asked.messages]
     for message in messages:
@@ -68,10 +74,14 @@ def chat_prompt(asked: ChatRequest) -> Chat:
 
 
 def chat_options(asked: ChatRequest) -> GenerateOptions:
-    """Sampling and cache options. Raises ApiError."""
+    """Sampling and cache options, and what the reply must be. Raises ApiError."""
     options = asked.options()
-    if asked.max_completion_tokens is not None:
-        options["max_tokens"] = asked.max_completion_tokens
+    limit_tokens(options, asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens)
+    mode, names = read_tool_choice(asked.tool_choice, asked.tools or ())
+    if asked.tools:
+        set_tools(options, mode, names, asked.parallel_tool_calls)
+    set_structured(options, asked.structured_outputs)
+    set_format(options, asked.response_format, "response_format")
     if asked.top_logprobs is not None and not asked.logprobs:
         raise refused("top_logprobs", "goes with logprobs: true")
     if asked.logprobs:
@@ -81,10 +91,6 @@ def chat_options(asked: ChatRequest) -> GenerateOptions:
 
 
 def _refuse_unserved(asked: ChatRequest) -> None:
-    if asked.tool_choice not in (None, "auto", "none"):
-        raise refused("tool_choice", f"only 'auto' and 'none' are served: {NEEDS_GRAMMAR}")
-    if asked.response_format is not None and asked.response_format.type != "text":
-        raise refused("response_format", f"only {{'type': 'text'}} is served: {NEEDS_GRAMMAR}")
     if asked.functions:
         raise refused("functions", "not served; tools take their place")
     if asked.modalities and asked.modalities != ["text"]:
@@ -94,21 +100,19 @@ def _refuse_unserved(asked: ChatRequest) -> None:
 class ChatWriter:
     """Writes one request's answer, whole or in chunks."""
 
-    def __init__(self, asked: ChatRequest, model: ModelInfo, request_id: str, created: int) -> None:
+    def __init__(self, asked: ChatRequest, model: ModelInfo, request_id: str, created: int, wishes: Wishes) -> None:
         self._asked = asked
         self._head = {"id": f"chatcmpl-{request_id}", "created": created, "model": asked.model}
         self._tail = {"system_fingerprint": fingerprint(model)}
-        self._texts: dict[int, ToolText] = {}
+        self._wishes = wishes
+        self._readers: dict[int, CallReader] = {}
 
     def whole(self, generations: Sequence[Generation], texts: Mapping[int, str]) -> dict[str, Any]:
         """The answer to a request that does not stream."""
         [generation] = generations
         choices = []
         for choice in generation.choices:
-            text, calls = choice.text, self._calls(choice.tool_calls)
-            if self._asked.reads_calls:
-                reader = ToolText()
-                text = reader.push(text) + reader.end(bool(calls))
+            text, calls = self._asked.reader().whole(choice)
             message: dict[str, Any] = {"role": "assistant", "content": None if calls and not text else text}
             message["refusal"] = None
             if calls:
@@ -116,8 +120,8 @@ class ChatWriter:
             logprobs = _logprobs(choice.logprobs, texts) if self._asked.logprobs else None
             reason = _reason(choice.finish_reason, calls)
             choices.append({"index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": reason})
-        usage = usage_body([generation.usage])
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage, **self._tail}
+        told = {"usage": usage_body([generation.usage]), **self._tail, **hint_results(self._wishes)}
+        return {**self._head, "object": "chat.completion", "choices": choices, **told}
 
     def begin(self, started: Sequence[Started]) -> Iterator[Frame]:
         for index in range(self._asked.n or 1):
@@ -125,34 +129,27 @@ class ChatWriter:
 
     def delta(self, rank: int, piece: Delta, texts: Mapping[int, str]) -> Iterator[Frame]:
         """The chunks that a piece of one choice becomes; none where all of it is kept back."""
-        text, calls = piece.text, self._calls(piece.tool_calls)
-        if self._asked.reads_calls:
-            reader = self._texts.setdefault(piece.index, ToolText())
-            text = reader.push(text)
-            if piece.finish_reason is not None:
-                text += reader.end(bool(calls))
+        reader = self._readers.setdefault(piece.index, self._asked.reader())
+        text, calls = reader.push(piece)
         logprobs = _logprobs(piece.logprobs, texts) if piece.logprobs else None
         if text or logprobs:
             yield self._chunk(piece.index, {"content": text}, logprobs)
         if calls:
-            told = [{"index": rank, **_call_body(call)} for rank, call in enumerate(calls)]
-            yield self._chunk(piece.index, {"tool_calls": told})
+            yield self._chunk(piece.index, {"tool_calls": [_call_delta(call) for call in calls]})
         if piece.finish_reason is not None:
-            yield self._chunk(piece.index, {}, reason=_reason(piece.finish_reason, calls))
+            reason = _reason(piece.finish_reason, reader.calls(piece.tool_calls))
+            yield self._chunk(piece.index, {}, reason=reason)
 
     def end(self, usages: Sequence[Usage]) -> Iterator[Frame]:
-        if self._asked.include_usage:
+        hints = hint_results(self._wishes)
+        if self._asked.include_usage or hints:
+            usage = {"usage": usage_body(usages)} if self._asked.include_usage else {}
             kind = {"object": "chat.completion.chunk"}
-            yield Frame({**self._head, **kind, "choices": [], "usage": usage_body(usages), **self._tail})
+            yield Frame({**self._head, **kind, "choices": [], **usage, **self._tail, **hints})
         yield DONE
 
     def broken(self, error: ApiError) -> Frame:
         return Frame(error_body(error))
-
-    def _calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-        if not self._asked.reads_calls:
-            return ()
-        return calls[:1] if self._asked.parallel_tool_calls is False else calls
 
     def _chunk(
         self,
@@ -173,6 +170,13 @@ def _reason(reason: FinishReason | None, calls: Sequence[ToolCall]) -> str:
 
 def _call_body(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
+    if call.name is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
 def _logprobs(steps: Sequence[TokenLogprob], texts: Mapping[int, str]) -> dict[str, Any]:

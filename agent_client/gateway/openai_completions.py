@@ -9,8 +9,10 @@ from ..generate_options import GenerateOptions
 from ..results import Choice, Delta, Generation, ModelInfo, Started, TokenLogprob, Usage
 from .failures import ApiError, refused
 from .frames import Frame
-from .openai_shapes import DONE, error_body, fingerprint, finish_reason, usage_body
-from .sampling import SamplingFields
+from .keeping import Wishes
+from .openai_shapes import DONE, error_body, fingerprint, finish_reason, hint_results, usage_body
+from .openai_tools import StructuredOutputs, set_format, set_structured
+from .sampling import SamplingFields, limit_tokens
 
 # What OpenAI's API takes where a request names none.
 DEFAULT_MAX_TOKENS = 16
@@ -25,6 +27,8 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = None
     suffix: str | None = None
     best_of: int | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
 
 
 def completion_prompts(asked: CompletionRequest) -> list[str | list[int]]:
@@ -48,9 +52,11 @@ def completion_prompts(asked: CompletionRequest) -> list[str | list[int]]:
 
 
 def completion_options(asked: CompletionRequest) -> GenerateOptions:
-    """Sampling and cache options. Raises ApiError."""
+    """Sampling and cache options, and what the text must be. Raises ApiError."""
     options = asked.options()
-    options.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
+    limit_tokens(options, DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens)
+    set_structured(options, asked.structured_outputs)
+    set_format(options, asked.response_format, "response_format")
     if asked.logprobs is not None:
         options["logprobs"] = True
         options["top_logprobs"] = asked.logprobs
@@ -60,8 +66,11 @@ def completion_options(asked: CompletionRequest) -> GenerateOptions:
 class CompletionWriter:
     """Writes one request's answer, whole or in chunks. Choice i of prompt p has the index p · n + i."""
 
-    def __init__(self, asked: CompletionRequest, model: ModelInfo, request_id: str, created: int) -> None:
+    def __init__(
+        self, asked: CompletionRequest, model: ModelInfo, request_id: str, created: int, wishes: Wishes
+    ) -> None:
         self._asked = asked
+        self._wishes = wishes
         self._head = {"id": f"cmpl-{request_id}", "object": "text_completion", "created": created, "model": asked.model}
         self._tail = {"system_fingerprint": fingerprint(model)}
         self._written: dict[int, int] = {}
@@ -74,7 +83,7 @@ class CompletionWriter:
             for choice in generation.choices
         ]
         usage = usage_body(generation.usage for generation in generations)
-        return {**self._head, "choices": choices, "usage": usage, **self._tail}
+        return {**self._head, "choices": choices, "usage": usage, **self._tail, **hint_results(self._wishes)}
 
     def begin(self, started: Sequence[Started]) -> Iterator[Frame]:
         return iter(())
@@ -86,8 +95,10 @@ class CompletionWriter:
         yield Frame({**self._head, "choices": [choice], **usage, **self._tail})
 
     def end(self, usages: Sequence[Usage]) -> Iterator[Frame]:
-        if self._asked.include_usage:
-            yield Frame({**self._head, "choices": [], "usage": usage_body(usages), **self._tail})
+        hints = hint_results(self._wishes)
+        if self._asked.include_usage or hints:
+            usage = {"usage": usage_body(usages)} if self._asked.include_usage else {}
+            yield Frame({**self._head, "choices": [], **usage, **self._tail, **hints})
         yield DONE
 
     def broken(self, error: ApiError) -> Frame:

@@ -8,6 +8,7 @@ from typing import Any
 from ..results import FinishReason, ModelInfo, Usage
 from .failures import INTERNAL, NOT_FOUND, TOO_MANY, UNAUTHORIZED, ApiError
 from .frames import Frame
+from .keeping import Wishes
 
 DONE = Frame("[DONE]")
 _ERROR_TYPES = {UNAUTHORIZED: "authentication_error", TOO_MANY: "rate_limit_error"}
@@ -26,6 +27,11 @@ def usage_body(usages: Iterable[Usage]) -> dict[str, Any]:
         "total_tokens": prompt + written,
         "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in told)},
     }
+
+
+def hint_results(wishes: Wishes) -> dict[str, Any]:
+    """What became of the request's `kv_hints`; empty where it brought none."""
+    return {} if wishes.hint_results is None else {"kv_hints": wishes.hint_results}
 
 
 def finish_reason(reason: FinishReason | None) -> str:

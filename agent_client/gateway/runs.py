@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -18,8 +18,12 @@ T = TypeVar("T")
 class Runs:
     """Streams that run side by side. `cancel` ends their work in the runtime; safe at any time."""
 
-    def __init__(self, streams: Sequence[AsyncGenerationStream]) -> None:
-        self._streams = streams
+    def __init__(self) -> None:
+        self._streams: list[AsyncGenerationStream] = []
+
+    def add(self, stream: AsyncGenerationStream) -> None:
+        """One more, before `start`."""
+        self._streams.append(stream)
 
     def cancel(self) -> None:
         for stream in self._streams:

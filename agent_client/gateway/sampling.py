@@ -6,10 +6,14 @@ from typing import Any, cast
 
 from ..generate_options import GenerateOptions
 from .bodies import Body
+from .conversations import Nvext
 from .failures import refused
+from .keeping import KvHints
 
 # What OpenAI's API takes where a request names none; the runtime's own default is greedy.
 DEFAULT_TEMPERATURE = 1.0
+# A limit is no wish: whoever asks for more than the context has room for gets what there is room for.
+NO_LIMIT = 2**31 - 1
 _SAME_NAME = (
     "top_p",
     "top_k",
@@ -55,6 +59,8 @@ class SamplingFields(Body):
     prompt_cache_key: str | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    kv_hints: KvHints | None = None
+    nvext: Nvext | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -65,10 +71,17 @@ class SamplingFields(Body):
         """The runtime's options, without those that only one kind of completion has. Raises ApiError."""
         given: dict[str, Any] = {name: getattr(self, name) for name in _SAME_NAME}
         given["temperature"] = DEFAULT_TEMPERATURE if self.temperature is None else self.temperature
-        given["max_tokens"] = self.max_tokens
+        if self.priority is None and self.nvext is not None:
+            given["priority"] = self.nvext.priority
         if self.logit_bias:
             given["logit_bias"] = {_token_id(token): bias for token, bias in self.logit_bias.items()}
         return cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})
+
+
+def limit_tokens(options: GenerateOptions, wanted: int | None) -> None:
+    """Lets a reply take `wanted` tokens, or what the context leaves where that is less or nothing is named."""
+    options["max_tokens"] = NO_LIMIT if wanted is None else min(wanted, NO_LIMIT)
+    options["clip_max_tokens"] = True
 
 
 def _token_id(text: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
 
 import uvicorn
 
@@ -13,15 +15,57 @@ from .tenants import Tenants
 DRAIN_S = 10
 
 
+class NotSafe(ValueError):
+    """The address may not be listened at as it was asked for."""
+
+
+def check_listening(host: str, cert: Path | None, key: Path | None, *, keys: bool, insecure: bool) -> None:
+    """Raises NotSafe where other machines may call and neither certificate, nor keys, nor a word says that they may."""
+    if (cert is None) != (key is None):
+        raise NotSafe("--listen-cert and --listen-key are a certificate and its key: give both or neither")
+    if insecure or is_loopback(host):
+        return
+    if cert is None:
+        raise NotSafe(
+            f"--host is {host!r}, where other machines may call: give --listen-cert FILE --listen-key FILE, or "
+            "--insecure to serve in the clear"
+        )
+    if not keys:
+        raise NotSafe(
+            f"--host is {host!r}, where other machines may call: give --keys FILE, or --insecure to let everybody in"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def serve(
-    target: str,
+    targets: Sequence[str],
     host: str,
     port: int,
     aliases: Sequence[str] = (),
     tenants: Tenants | None = None,
     access: Access | None = None,
+    *,
+    cert: Path | None = None,
+    key: Path | None = None,
 ) -> None:
-    """Serves until a signal ends it. Raises SystemExit when the address cannot be bound."""
+    """Serves until a signal ends it. Raises SystemExit for an address that cannot be bound, OSError for a certificate."""
     # Streams of clients that stay connected must not keep the process from ending.
-    app = create_app(target, aliases, tenants, access)
-    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=DRAIN_S)
+    app = create_app(targets, aliases, tenants, access)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        timeout_graceful_shutdown=DRAIN_S,
+        ssl_certfile=cert,
+        ssl_keyfile=key,
+    )

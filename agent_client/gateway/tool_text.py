@@ -3,10 +3,54 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+from ..results import Choice, Delta, ToolCall, ToolCallDelta
 
 TAG = "<tool_call>"
 # A reply that is nothing but JSON, bare or in a code fence, may be a call; this much of one may still become that.
 _MAY_BE_BARE = re.compile(r"\s*(?:\Z|[{\[]|`{1,2}\Z|```[a-z]*(?:\Z|\n\s*(?:\Z|[{\[])))")
+
+
+class CallReader:
+    """What of one choice is shown as text, and its calls in pieces, as the runtime tells them apart.
+
+    Args:
+        reads_calls: whether the caller wants calls; all is text otherwise.
+        one_call: whether all calls but the first are dropped.
+    """
+
+    def __init__(self, *, reads_calls: bool, one_call: bool) -> None:
+        self._reads_calls = reads_calls
+        self._one_call = one_call
+        self._text = ToolText()
+
+    def push(self, piece: Delta) -> tuple[str, Sequence[ToolCallDelta]]:
+        """Text and pieces of calls to show now."""
+        if not self._reads_calls:
+            return piece.text, ()
+        if piece.content is not None:
+            return piece.content, [call for call in piece.tool_call_deltas if not (self._one_call and call.index)]
+        text = self._text.push(piece.text)
+        if piece.finish_reason is not None:
+            text += self._text.end(bool(piece.tool_calls))
+        calls = self.calls(piece.tool_calls)
+        return text, [ToolCallDelta(rank, call.arguments, call.id, call.name) for rank, call in enumerate(calls)]
+
+    def whole(self, choice: Choice) -> tuple[str, Sequence[ToolCall]]:
+        """The same of a choice that has ended."""
+        if not self._reads_calls:
+            return choice.text, ()
+        text = choice.content
+        if text is None:
+            text = self._text.push(choice.text) + self._text.end(bool(choice.tool_calls))
+        return text, self.calls(choice.tool_calls)
+
+    def calls(self, found: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        """Those of the calls that the caller wants."""
+        if not self._reads_calls:
+            return ()
+        return found[:1] if self._one_call else found
 
 
 class ToolText:

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2
+from typer.testing import CliRunner
 
 from agent_client import InvalidArgument, Started, Usage
-from agent_client.gateway import create_app, read_tenants
+from agent_client.cli import app
+from agent_client.gateway import check_listening, create_app, read_tenants
 from agent_client.gateway.explain_header import explanation
 from agent_client.gateway.failures import from_runtime
 from agent_client.verdicts import Span, Verdict
@@ -79,11 +82,12 @@ def test_a_conversation_is_named_by_key_or_header_and_by_how_it_begins(
     assert name("/v1/completions", {"session-id": "s"}, prompt=["a", "b"]) is None
 
 
-def test_health_says_whether_the_runtime_serves(http: httpx.Client) -> None:
-    # The toy has no health service.
-    answer = http.get("/health")
-    assert answer.status_code == 503
-    assert "UNIMPLEMENTED" in answer.json()["status"]
+def test_health_says_whether_the_runtime_serves(http: httpx.Client, scripted: ToyRuntime) -> None:
+    assert ok(http.get("/health")) == {"status": "SERVING", "runtimes": {scripted.target: "SERVING"}}
+    scripted.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    assert http.get("/health").status_code == 503
+    scripted.health.set("", health_pb2.HealthCheckResponse.SERVING)
+    assert ok(http.get("/health"))
 
 
 def test_requests_and_tokens_are_counted(toy: ToyRuntime) -> None:
@@ -154,11 +158,32 @@ def test_the_command_serves_at_loopback_until_a_signal(toy: ToyRuntime, tmp_path
     assert "No such file" in bad.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--host", "0.0.0.0"), "give --listen-cert FILE --listen-key FILE, or --insecure"),
+        (("--host", "0.0.0.0", "--listen-cert", "c", "--listen-key", "k"), "give --keys FILE, or --insecure"),
+        (("--host", "example.org", "--keys", "k"), "where other machines may call"),
+        (("--listen-cert", "c"), "give both or neither"),
+        (("--listen-cert", "c", "--listen-key", "k"), "no certificate and its key"),
+    ],
+)
+def test_where_others_may_call_it_listens_only_as_told(flags: tuple[str, ...], complaint: str) -> None:
+    done = CliRunner().invoke(app, ["gateway", *flags])
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
+def test_at_loopback_nothing_is_asked_for(host: str) -> None:
+    check_listening(host, None, None, keys=False, insecure=False)
+
+
 def test_without_its_extra_the_command_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['uvicorn'] = None\n"
         "from agent_client.commands.gateway import run\n"
-        "sys.exit(run('here:1', '127.0.0.1', 0, [], None))"
+        "sys.exit(run(['here:1'], '127.0.0.1', 0))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

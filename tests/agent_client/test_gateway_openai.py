@@ -83,7 +83,12 @@ def test_tool_calls_leave_the_text(http: httpx.Client, scripted: ToyRuntime, str
             return choice["message"]["content"], choice["message"].get("tool_calls", []), choice["finish_reason"]
         deltas = [c["choices"][0] for c in frames(http.post(CHAT, json=body | more | {"stream": True}))[:-1]]
         text = "".join(choice["delta"].get("content") or "" for choice in deltas)
-        calls = [call for choice in deltas for call in choice["delta"].get("tool_calls", [])]
+        calls: list[Any] = []
+        for piece in (piece for choice in deltas for piece in choice["delta"].get("tool_calls", [])):
+            if "id" in piece:
+                calls.append(piece)
+            else:
+                calls[piece["index"]]["function"]["arguments"] += piece["function"]["arguments"]
         return text, calls, deltas[-1]["finish_reason"]
 
     text, calls, reason = reply()
@@ -203,16 +208,24 @@ def test_several_prompts_run_side_by_side(http: httpx.Client, scripted: ToyRunti
         (CHAT, {"stream": 1}, "stream"),
         (CHAT, {"stop": [1]}, "stop[0]"),
         (CHAT, {"seed": -1}, "seed"),
-        (CHAT, {"max_tokens": 2**31}, "max_tokens"),
+        (CHAT, {"max_tokens": "3"}, "max_tokens"),
         (CHAT, {"n": 2**70}, "n"),
         (CHAT, {"prompt_cache_key": 5}, "prompt_cache_key"),
         (CHAT, {"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
         (CHAT, {"logit_bias": {"x": 1}}, "logit_bias"),
         (CHAT, {"top_logprobs": 2}, "top_logprobs"),
-        (CHAT, {"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-        (CHAT, {"tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice"),
-        (CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
-        (CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        (CHAT, {"tool_choice": "required"}, "tool_choice"),
+        (CHAT, {"tools": [TOOL], "tool_choice": "must"}, "tool_choice"),
+        (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        (CHAT, {"tools": [TOOL], "tool_choice": {"type": "custom"}}, "tool_choice"),
+        (CHAT, {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}}, "tool_choice"),
+        (CHAT, {"response_format": {"type": "xml"}}, "response_format.type"),
+        (CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
+        (CHAT, {"response_format": "json"}, "response_format"),
+        (CHAT, {"kv_hints": {"actions": []}}, "kv_hints.protocol_version"),
+        (CHAT, {"kv_hints": {"protocol_version": "0.1", "actions": [{}] * 17}}, "kv_hints.actions"),
+        (CHAT, {"nvext": {"agent_hints": {"priority": "high"}}}, "nvext.agent_hints.priority"),
+        (CHAT, {"nvext": {"cache_control": {"type": "for ever"}}}, "nvext.cache_control"),
         (CHAT, {"functions": [{"name": "add"}]}, "functions"),
         (COMPLETIONS, {"prompt": []}, "prompt"),
         (COMPLETIONS, {"prompt": [1, "a"]}, "prompt[1]"),
@@ -240,7 +253,7 @@ def test_a_fault_of_the_gateway_is_told_in_the_apis_format(http: httpx.Client, m
     def broken(*_: Any) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr("agent_client.gateway.app.chat_prompt", broken)
+    monkeypatch.setattr("agent_client.gateway.endpoints.chat_prompt", broken)
     told = error(http.post(CHAT, json=HELLO), 500)
     assert told["type"] == "server_error"
     assert "secret" not in told["message"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from radixloop.v1 import (
     cache_pb2,
     cache_pb2_grpc,
@@ -20,6 +21,8 @@ from radixloop.v1 import (
 )
 
 CONTEXT = 100_000
+LONGEST_REPLY = 5000
+LEASABLE = 1000
 
 
 @dataclass
@@ -58,6 +61,11 @@ class ToyRuntime(
     # What every choice writes instead of letters, and the calls that are found in it.
     script: str = ""
     tool_calls: list[common_pb2.ToolCall] = field(default_factory=list)
+    # Leases that have not been released, by id, and every request for one.
+    leases: dict[int, cache_pb2.LeaseRequest] = field(default_factory=dict)
+    asked_leases: list[cache_pb2.LeaseRequest] = field(default_factory=list)
+    # Where to listen; 0 takes a free port.
+    port: int = 0
 
     def __post_init__(self) -> None:
         self._known: dict[bytes, list[bytes]] = {}
@@ -66,7 +74,10 @@ class ToyRuntime(
         inference_pb2_grpc.add_InferenceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         sessions_pb2_grpc.add_SessionsServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         cache_pb2_grpc.add_CacheServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        self.target = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.health = health.HealthServicer()
+        self.health.set("", health_pb2.HealthCheckResponse.SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
+        self.target = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{self.port}')}"
         self._server.start()
 
     def stop(self) -> None:
@@ -75,8 +86,9 @@ class ToyRuntime(
     def forget(self) -> None:
         """As new: nothing scripted, seen or cached."""
         self.token_delay_s, self.script, self.tool_calls = 0.0, "", []
-        for kept in (self.refusals, self.seen, self.counts, self.sessions, self.flushes, self._known):
-            kept.clear()  # type: ignore[attr-defined]
+        kept = (self.refusals, self.seen, self.counts, self.sessions, self.flushes, self._known)
+        for each in (*kept, self.leases, self.asked_leases):
+            each.clear()  # type: ignore[attr-defined]
 
     def calls(self, method: str) -> int:
         return self.counts.get(method, 0)
@@ -100,13 +112,16 @@ class ToyRuntime(
         prompt = self.sessions.get(request.session_id, b"") + encode(request.prompt)
         space = request.namespace.SerializeToString()
         seen = Seen(request, prompt, time.perf_counter())
-        limit = len(self.script) or request.sampling.max_tokens
+        limit = len(self.script) or min(request.sampling.max_tokens, LONGEST_REPLY)
         context.add_callback(lambda: setattr(seen, "cancelled", not seen.ended_s))
         with self._lock:
             self.seen.append(seen)
             known = [] if request.bypass_cache else self._known.setdefault(space, [])
             cached = min(max((shared(prompt, other) for other in known), default=0), len(prompt) - 1)
             known.append(prompt)
+        # As the runtime does: what looks like a call is text where none may be made.
+        called = self.tool_calls and request.tool_choice.mode != inference_pb2.TOOL_MODE_NONE
+        words = self.script.find("<tool_call>") if called and "<tool_call>" in self.script else 2**31
         reply = self.script.encode() or bytes(97 + (len(prompt) + i) % 26 for i in range(limit))
         usage = common_pb2.Usage(prompt_tokens=len(prompt), cached_tokens=cached, computed_tokens=len(prompt) - cached)
         ids = common_pb2.TokenIds(ids=list(prompt)) if request.return_prompt_ids else None
@@ -119,12 +134,16 @@ class ToyRuntime(
         for i, token in enumerate(reply):
             for index in range(request.sampling.n or 1):
                 delta = inference_pb2.Delta(index=index, text=chr(token), token_ids=[token])
+                if request.prompt.WhichOneof("form") == "chat":
+                    delta.content = chr(token) if i < words else ""
                 if request.sampling.logprobs:
                     delta.logprobs.append(logprob_step(token, request.sampling.top_logprobs))
                 if i == limit - 1:
                     scripted, cut = inference_pb2.FINISH_REASON_EOS, inference_pb2.FINISH_REASON_LENGTH
                     delta.finish_reason = scripted if self.script else cut
-                    delta.tool_calls.extend(self.tool_calls)
+                    if called:
+                        delta.tool_calls.extend(self.tool_calls)
+                        delta.tool_call_deltas.extend(in_pieces(self.tool_calls))
                 messages.append(inference_pb2.GenerateResponse(delta=delta))
         total = common_pb2.Usage()
         total.CopyFrom(usage)
@@ -202,6 +221,43 @@ class ToyRuntime(
         self._enter("Warm", context)
         tokens = len(encode(request.prompt))
         return cache_pb2.WarmResponse(usage=common_pb2.Usage(prompt_tokens=tokens, computed_tokens=tokens))
+
+    def Lease(self, request: Any, context: Any) -> Any:
+        self._enter("Lease", context)
+        tokens = len(encode(request.prompt))
+        if tokens > LEASABLE:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{tokens} tokens: at most {LEASABLE} may be leased")
+        self.asked_leases.append(request)
+        name = len(self.asked_leases)
+        self.leases[name] = request
+        info = cache_pb2.LeaseInfo(lease_id=name, tokens=tokens, ttl_s=request.ttl_s, label=request.label)
+        return cache_pb2.LeaseResponse(lease=info, covered_tokens=tokens)
+
+    def RenewLease(self, request: Any, context: Any) -> Any:
+        self._enter("RenewLease", context)
+        if request.lease_id not in self.leases:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such lease")
+        self.leases[request.lease_id].ttl_s = request.ttl_s
+        return cache_pb2.LeaseInfo(lease_id=request.lease_id, ttl_s=request.ttl_s)
+
+    def ReleaseLease(self, request: Any, context: Any) -> Any:
+        self._enter("ReleaseLease", context)
+        if self.leases.pop(request.lease_id, None) is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such lease")
+        return cache_pb2.LeaseInfo(lease_id=request.lease_id)
+
+
+def in_pieces(calls: list[common_pb2.ToolCall]) -> list[inference_pb2.ToolCallDelta]:
+    """Each call's head and the two halves of its arguments."""
+    pieces = []
+    for rank, call in enumerate(calls):
+        middle = len(call.arguments) // 2
+        pieces.append(inference_pb2.ToolCallDelta(index=rank, id=call.id, name=call.name))
+        pieces += [
+            inference_pb2.ToolCallDelta(index=rank, arguments=half)
+            for half in (call.arguments[:middle], call.arguments[middle:])
+        ]
+    return pieces
 
 
 def encode(prompt: common_pb2.Prompt) -> bytes:

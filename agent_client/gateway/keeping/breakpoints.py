@@ -1,0 +1,63 @@
+"""Up to where a prompt is to be kept, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...errors import RadixloopError
+from ...prompts import Prompt
+from ..fleet import Member
+
+log = logging.getLogger(__name__)
+
+# By Anthropic's names.
+TTL_S = {"5m": 300.0, "1h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Breakpoint:
+    """The prompt up to here is to be kept. `up_to`: the prompt cut here; None where that is all of it."""
+
+    ttl: str
+    up_to: Prompt | None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The first `tokens` of a prompt are to be kept for that long."""
+
+    tokens: int
+    ttl: str
+
+
+async def marks(member: Member, found: Sequence[Breakpoint], ids: array[int]) -> list[Mark]:
+    """Where breakpoints lie in a prompt's token ids; at 0 where the runtime cannot say."""
+
+    async def place(point: Breakpoint) -> Mark:
+        if point.up_to is None:
+            return Mark(len(ids), point.ttl)
+        try:
+            cut = await member.client.tokenize(point.up_to)
+        except RadixloopError as error:
+            # A template may take the whole prompt and not a part of it. That is no reason to fail the request.
+            log.warning("a cache_control mark could not be placed: %s", error)
+            return Mark(0, point.ttl)
+        return Mark(shared(cut.token_ids, ids), point.ttl)
+
+    return list(await asyncio.gather(*map(place, found)))
+
+
+def shared(a: array[int], b: array[int]) -> int:
+    """How many int32 at the start of both are the same."""
+    low, high, one, other = 0, min(len(a), len(b)), memoryview(a), memoryview(b)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -67,11 +67,16 @@ class KvEventHub:
         incarnation: new at every start of the runtime.
         kept: how many batches may be asked for.
         clock: seconds since 1970.
+
+    Attributes:
+        first_number: what the batch 0 goes by in formats that have no field for an incarnation: the start in
+            microseconds. A runtime that was restarted goes on above every number that the one before it used.
     """
 
     def __init__(self, incarnation: str, *, kept: int = BATCHES_KEPT, clock: Callable[[], float] = time.time) -> None:
         self.incarnation = incarnation
         self.kept = kept
+        self.first_number = int(clock() * 1e6)
         self._clock = clock
         self._lock = threading.Lock()
         # The batch of sequence s lies at s % kept.

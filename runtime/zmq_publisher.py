@@ -1,8 +1,7 @@
 """Publishes KV events over ZeroMQ as vLLM and SGLang do: PUB for what happens, ROUTER for what was missed.
 
-The format has no field for an incarnation. Numbers therefore begin at the start time in microseconds: a restarted
-runtime goes on above every number that the one before it used, a reader sees a gap, asks for what it missed, and the
-answer begins by clearing.
+The format has no field for an incarnation. After a restart a reader sees a gap in the numbers (see
+`KvEventHub.first_number`), asks for what it missed, and the answer begins by clearing.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -72,7 +70,6 @@ class ZmqPublisher:
         topic: str,
         medium: str,
         layout: Layout = "map",
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.counters = ZmqCounters()
         self._hub = hub
@@ -80,7 +77,7 @@ class ZmqPublisher:
         self._topic = topic.encode()
         self._medium = medium
         self._layout: Layout = layout
-        self.first_number = int(clock() * 1e6)
+        self.first_number = hub.first_number
         self._at = 0
         self._stopping = False
         self._wake_in, self._wake_out = socket.socketpair()

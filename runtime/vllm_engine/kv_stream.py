@@ -1,8 +1,8 @@
 """One router's stream of KV events: SubscribeKvEvents.
 
-The format has no field for an incarnation. Numbers therefore begin at the start time in microseconds: a cursor of an
-earlier incarnation is below every number of this one, and gets a snapshot. It also leaves room below the first batch
-for the pieces of a snapshot, which take the numbers up to the one that it is as of.
+The format has no field for an incarnation, so numbers begin at `KvEventHub.first_number`: a cursor of an earlier
+incarnation is below every number of this one, and gets a snapshot. That also leaves room below the first batch for the
+pieces of a snapshot, which take the numbers up to the one that it is as of.
 """
 
 from __future__ import annotations
@@ -25,22 +25,17 @@ _MOST_BLOCKS = 100_000
 
 
 class KvStream:
-    """Writes what one subscriber gets.
-
-    Args:
-        first_number: what the batch with sequence 0 goes by.
-    """
+    """Writes what one subscriber gets."""
 
     def __init__(
         self,
         hub: KvEventHub,
         take_snapshot: Callable[[], Future[Snapshot]],
-        first_number: int,
         records: LoadRecords,
     ) -> None:
         self._hub = hub
         self._take_snapshot = take_snapshot
-        self._first = first_number
+        self._first = hub.first_number
         self._records = records
         self._event_id = 0
 

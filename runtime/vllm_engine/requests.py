@@ -41,6 +41,9 @@ def refuse_unsupported(request: vllm_engine_pb2.GenerateRequest) -> None:
     if params.HasField("truncate_prompt_tokens"):
         limit = "prompts are never shortened: leave it unset"
         raise InvalidRequest("sampling_params.truncate_prompt_tokens", params.truncate_prompt_tokens, limit)
+    constraint = params.WhichOneof("constraint")
+    if constraint is not None:
+        raise InvalidRequest(f"sampling_params.{constraint}", "set", "this runtime constrains no output")
 
 
 def input_ids(request: vllm_engine_pb2.GenerateRequest, info: ModelInfo) -> Tokens:

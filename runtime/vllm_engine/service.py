@@ -51,7 +51,6 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignor
         self._serving = serving
         self._running = RunningRequests()
         self._loads = LoadBook(shared)
-        self._first_number = int(time.time() * 1e6)
         self._tokenizer: asyncio.Future[bytes] | None = None
 
     async def Generate(self, request: vllm_engine_pb2.GenerateRequest, context: Call) -> None:
@@ -80,7 +79,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignor
             sampling=sampling,
         )
         buffer = StreamBuffer(self._shared.wakeups)
-        with named_as_sent(request.WhichOneof("input")):
+        with named_as_sent("text" if request.HasField("text") else "tokenized.input_ids"):
             handle = engine.submit(job, buffer.push)
         # Runs however this ends: by a cancelled call, a lost router, a deadline, an error, or after the last event.
         held.callback(handle.cancel)
@@ -222,9 +221,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignor
                 return
             # Without it within two seconds the router takes the runtime for lost, and a step may be longer.
             await context.send_initial_metadata(())
-            stream = KvStream(
-                hub, lambda: shared.engine.call(hub.snapshot), self._first_number, LoadRecords(self._loads.read)
-            )
+            stream = KvStream(hub, lambda: shared.engine.call(hub.snapshot), LoadRecords(self._loads.read))
             async with aclosing(stream.batches(request.start_sequence_number)) as batches:
                 async for batch in batches:
                     await context.write(batch)

@@ -118,6 +118,19 @@ def replay(
         bool, typer.Option("--per-turn", help="Also print a line for each turn.", rich_help_panel=OUT)
     ] = False,
     json: JsonReport = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the report as one page for a browser.", rich_help_panel=OUT),
+    ] = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --html: what a million tokens cost, as JSON.",
+            rich_help_panel=OUT,
+            show_default="an example",
+        ),
+    ] = None,
     *,
     access: Access,
 ) -> None:
@@ -126,6 +139,8 @@ def replay(
 
     if compare and no_cache:
         raise typer.BadParameter("--compare makes the run without the cache too; leave --no-cache out")
+    if prices is not None and html is None:
+        raise typer.BadParameter("--prices is for the page that --html writes")
     options = ReplayOptions(
         concurrency=concurrency,
         output_tokens=output_tokens,
@@ -147,6 +162,8 @@ def replay(
             flush=flush or compare,
             per_turn=per_turn,
             json_file=json,
+            html_file=html,
+            prices=prices,
             access=access,
         )
     )

@@ -11,9 +11,11 @@ from .words import count, counted, duration, seconds
 _SHARED_CHARS = 40
 _SIDE_CHARS = 40
 
-_WORDS = {
+CAUSE_WORDS = {
     "cached": "found in the cache",
     "last_token": "cached; a prompt's last token is computed all the same",
+    "evicted": "evicted to make room for others",
+    "lease_expired": "evicted to make room for others, after the lease that kept it had ended",
     "in_flight": "a running request computes it right now",
     "other_namespace": "cached under another salt or adapter",
     "diverged": "something else was stored from here on",
@@ -47,7 +49,7 @@ def _summary(told: Explanation) -> str:
 
 def _why(span: Span, told: Explanation) -> str:
     if span.cause not in ("evicted", "lease_expired"):
-        return _WORDS[span.cause]
+        return CAUSE_WORDS[span.cause]
     when = "evicted, when is forgotten" if span.gone_s is None else f"evicted {duration(span.gone_s)} ago"
     if span.cause == "lease_expired":
         return f"{when}, after the lease that kept it had ended"

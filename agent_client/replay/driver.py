@@ -106,11 +106,11 @@ class Driver:
             for turn, (call, fits) in enumerate(zip(session.calls, planned.fits, strict=True), 1):
                 if not fits or self._target_gone:
                     continue
-                if turns_before + turn > 1:
-                    await self._pause(call)
-                if not await self._call(session, turns_before + turn, call, planned.prompts[turn - 1], state):
+                number = turns_before + turn
+                pause_s = await self._pause(call) if number > 1 else 0.0
+                if not await self._call(session, number, call, planned.prompts[turn - 1], state, pause_s):
                     break
-                await self._branches(planned.branches.get(turn, ()), state, turns_before + turn)
+                await self._branches(planned.branches.get(turn, ()), state, number)
         except Outgrown:
             cut = True
         finally:
@@ -121,15 +121,19 @@ class Driver:
         states = [State(state.last, list(state.history), fork_of=state.server) for _ in branches]
         await asyncio.gather(*(self._session(b, own, turn) for b, own in zip(branches, states, strict=True)))
 
-    async def _pause(self, call: Call) -> None:
+    async def _pause(self, call: Call) -> float:
+        """Waits as the call's tools would have it wait, and says how many seconds that was to be."""
         latency = self._options.tool_latency
         pause = call.tool_latency_s if latency == "recorded" else 0.0 if latency == "none" else latency
         if pause:
             await asyncio.sleep(float(pause))
+        return float(pause or 0.0)
 
-    async def _call(self, session: Session, turn: int, call: Call, planned: Prompt, state: State) -> bool:
+    async def _call(
+        self, session: Session, turn: int, call: Call, planned: Prompt, state: State, pause_s: float
+    ) -> bool:
         """Makes one call and notes what came of it; False when it failed. Raises Outgrown instead of calling."""
-        record = CallRecord(session.id, turn, self._now())
+        record = CallRecord(session.id, turn, self._now(), pause_s=pause_s)
         try:
             prompt = await self._prompt(session, call, planned, state)
             record.started_s = self._now()

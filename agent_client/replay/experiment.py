@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,12 +21,20 @@ from .summary import ratios, summarise
 REPORT_VERSION = 1
 
 
+async def _nothing(run: Run) -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Hooks:
-    """Called as the experiment goes on: a run begins with so many calls ahead, a call came to its end."""
+    """Called as the experiment goes on: a run begins with so many calls ahead, a call came to its end, a run did.
+
+    What `on_ran` does is awaited before the next run begins, whose figures it then cannot disturb.
+    """
 
     on_run: Callable[[str, int], None] = lambda name, calls: None
     on_call: Callable[[CallRecord], None] = lambda record: None
+    on_ran: Callable[[Run], Awaitable[None]] = _nothing
 
 
 async def experiment(
@@ -58,6 +66,7 @@ async def experiment(
         if flush:
             await client.flush(all_namespaces=True)
         done.append(await _run(client, name, planned, options, salt or f"replay-{uuid.uuid4().hex[:12]}", hooks))
+        await hooks.on_ran(done[-1])
         if done[-1].interrupted:
             break
     summaries = [summarise(run) for run in done]

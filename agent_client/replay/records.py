@@ -13,12 +13,14 @@ from ..verdicts import Verdict
 class CallRecord:
     """One call. Times are seconds since the run's start, as the client saw them.
 
-    `turn` counts from 1; a branch goes on from the turn that it left.
+    `turn` counts from 1; a branch goes on from the turn that it left. `pause_s` is how long the driver waited before
+    the call, as tools would have it wait.
     """
 
     session: str
     turn: int
     started_s: float
+    pause_s: float = 0.0
     ended_s: float | None = None
     ttft_s: float | None = None
     itls_s: list[float] = field(default_factory=list)

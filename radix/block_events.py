@@ -50,7 +50,7 @@ BlockEvent: TypeAlias = BlockStored | BlockRemoved
 
 def block_hash(namespace: Namespace, parent: int | None, tokens: Ints) -> int:
     """Chain a block's tokens to its parent's hash: 64 bits of BLAKE2b, keyed by the namespace."""
-    digest = hashlib.blake2b(digest_size=8, key=_key(namespace))
+    digest = hashlib.blake2b(digest_size=8, key=namespace_digest(namespace))
     if parent is not None:
         digest.update(parent.to_bytes(8, "big"))
     digest.update(tokens.astype("<i4").tobytes())
@@ -58,7 +58,8 @@ def block_hash(namespace: Namespace, parent: int | None, tokens: Ints) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def _key(namespace: Namespace) -> bytes:
+def namespace_digest(namespace: Namespace) -> bytes:
+    """Return 32 bytes that tell a namespace from every other."""
     # Each part behind its presence and length: ("a", "bc") and ("ab", "c") must differ.
     parts = []
     for part in (namespace.fingerprint, namespace.salt, namespace.adapter):
@@ -95,7 +96,7 @@ class BlockEventLog(TreeObserver):
         first, last = pos // self._size, node.end // self._size
         if first >= last:
             return
-        tokens = _tokens_of_path(node, first * self._size, last * self._size)
+        tokens = tokens_of_path(node, first * self._size, last * self._size)
         namespace = self._namespace_of(node)
         parent = self._last_hash(node)
         hashes = self._hashes.setdefault(node, [])
@@ -111,7 +112,7 @@ class BlockEventLog(TreeObserver):
             self._namespace_of(node),
             tuple(hashes[-n:]),
             before,
-            _tokens_of_path(node, (last - n) * self._size, last * self._size),
+            tokens_of_path(node, (last - n) * self._size, last * self._size),
             self._size,
         )
 
@@ -152,7 +153,7 @@ class BlockEventLog(TreeObserver):
             self._hashes[node] = hashes
 
 
-def _tokens_of_path(node: Node, start: int, end: int) -> Ints:
+def tokens_of_path(node: Node, start: int, end: int) -> Ints:
     """Return the tokens at positions `start` .. `end - 1` of the path that ends in `node`."""
     parts = []
     at: Node | None = node

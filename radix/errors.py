@@ -20,13 +20,18 @@ class SequenceClosed(RadixError):
 
 
 class OutOfBlocks(RadixError):
-    """The pool cannot give that many blocks, whatever is evicted."""
+    """The pool cannot give that many blocks, whatever is evicted; or not before copies have ended.
 
-    def __init__(self, needed: int, available: int, total: int) -> None:
+    Attributes:
+        leaving: blocks that come free once they are copied out.
+    """
+
+    def __init__(self, needed: int, available: int, total: int, leaving: int = 0) -> None:
         super().__init__(f"{needed} blocks needed, {available} of {total} can be had: open sequences hold the rest")
         self.needed = needed
         self.available = available
         self.total = total
+        self.leaving = leaving
 
 
 class LeaseNotFound(RadixError):

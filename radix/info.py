@@ -51,6 +51,7 @@ class StoreStats:
     Attributes:
         active_blocks: held by open sequences; cannot be evicted now.
         cached_blocks: held by the tree alone.
+        leaving_blocks: evicted, and held until they are copied out.
         max_depth: nodes on the longest path; of a large tree, as of when an eighth of it last changed.
         unused_slots: slots of held blocks that hold no token of their own (unwritten, or copied from a parent's block).
     """
@@ -69,6 +70,7 @@ class StoreStats:
     evicted_blocks: int
     copied_tokens: int
     unused_slots: int
+    leaving_blocks: int
     leases: int
     leased_tokens: int
 

@@ -12,10 +12,12 @@ from radix.tokens import Ints
 
 
 class BlockPool:
-    """Ref-counted blocks. A block is free when neither a tree node nor an open sequence holds it, and at no other time.
+    """Ref-counted blocks. A block is free when neither a tree node, an open sequence nor a copy holds it, and at no
+    other time.
 
-    The two kinds of holder are counted apart, because a block that only the tree holds can be evicted and
-    one that an open sequence holds cannot. Every method takes int32[n] of distinct block ids.
+    The kinds of holder are counted apart, because a block that only the tree holds can be evicted, one that an open
+    sequence holds cannot, and one that only a copy to or from another tier holds comes free by itself. Methods take
+    int32[n] of distinct block ids.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -28,6 +30,10 @@ class BlockPool:
         self._stack: Ints = np.arange(num_blocks - 1, -1, -1, dtype=np.int32)
         self.free = num_blocks
         self.pinned = 0
+        # Holds of copies under way, by block.
+        self.loans: dict[int, int] = {}
+        # Blocks that nothing but a copy holds.
+        self.leaving = 0
 
     def allocate(self, n: int) -> Ints:
         """Take `n` free blocks for an open sequence. The caller has made sure that there are as many."""
@@ -67,6 +73,25 @@ class BlockPool:
         refs = self.tree_refs.item(block) - 1
         self.tree_refs[block] = refs
         if refs == 0 and self.seq_refs.item(block) == 0:
+            if self.loans and block in self.loans:
+                self.leaving += 1
+                return
+            self._stack[self.free] = block
+            self.free += 1
+
+    def lend(self, blocks: Ints) -> None:
+        """A copy reads or writes these blocks, which somebody holds, until `give_back`."""
+        for block in blocks.tolist():
+            self.loans[block] = self.loans.get(block, 0) + 1
+
+    def give_back(self, block: int) -> None:
+        """A copy of this block ended."""
+        self.loans[block] -= 1
+        if self.loans[block]:
+            return
+        del self.loans[block]
+        if self.tree_refs.item(block) == 0 and self.seq_refs.item(block) == 0:
+            self.leaving -= 1
             self._stack[self.free] = block
             self.free += 1
 
@@ -74,6 +99,10 @@ class BlockPool:
         if len(let_go) == 0:
             return
         freed = let_go[other_refs[let_go] == 0]
+        if self.loans:
+            lent = np.array([block in self.loans for block in freed.tolist()], dtype=bool)
+            self.leaving += int(np.count_nonzero(lent))
+            freed = freed[~lent]
         n = len(freed)
         # Reversed, so that a run given back comes out in its old order.
         self._stack[self.free : self.free + n] = freed[::-1]
@@ -96,6 +125,11 @@ class BlockPool:
                     f"block {block}: {counted[block]} {name} holds on the books, {expected[block]} found"
                 )
         held = (self.tree_refs > 0) | (self.seq_refs > 0)
+        lent = np.fromiter(self.loans, dtype=np.int32, count=len(self.loans))
+        leaving = int(np.count_nonzero(~held[lent]))
+        if leaving != self.leaving:
+            raise AssertionError(f"{self.leaving} blocks are leaving on the books, {leaving} found")
+        held[lent] = True
         free = self._stack[: self.free]
         if len(np.unique(free)) != self.free or held[free].any() or int(held.sum()) + self.free != self.num_blocks:
             raise AssertionError(f"free {self.free} + held {int(held.sum())} != total {self.num_blocks}")

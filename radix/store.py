@@ -14,6 +14,9 @@ from numpy.typing import ArrayLike
 
 from radix.availability import obtainable_blocks
 from radix.block_events import BlockEvent, BlockEventLog, BlockStored
+from radix.books import StoreBooks
+from radix.cold.demoter import Demoter
+from radix.cold.index import ColdIndex
 from radix.cursor import Cursor
 from radix.errors import InvalidArgument, OutOfBlocks, SequenceClosed
 from radix.eviction import DEFAULT_POLICY, policy_named
@@ -31,7 +34,6 @@ from radix.verdict import Verdict
 from radix.witness import Witness
 
 DEFAULT_NAMESPACE = Namespace()
-_EXACT_DEPTH_NODES = 1024
 
 
 class PrefixStore:
@@ -48,6 +50,8 @@ class PrefixStore:
         record_events: keep what `events` reports.
         history_tokens: tokens of evicted prefixes that `explain` remembers; 0 keeps none.
         leasable_share: of the pool, how much leases may cover together.
+        cold: where to tell of blocks that are evicted, by way of `demoter`.
+        copies_take_time: with `cold`, keep an evicted block until its copy is reported.
 
     Raises:
         InvalidArgument: a value outside its limits.
@@ -64,6 +68,8 @@ class PrefixStore:
         record_events: bool = False,
         history_tokens: int = 0,
         leasable_share: float = 0.5,
+        cold: ColdIndex | None = None,
+        copies_take_time: bool = True,
     ) -> None:
         if not 1 <= block_size <= 65536:
             raise InvalidArgument(f"block_size is {block_size}: it must be from 1 to 65536")
@@ -79,16 +85,16 @@ class PrefixStore:
         observers: list[TreeObserver] = [o for o in (self._changes, self._events) if o is not None]
         if self._witness is not None:
             observers.append(self._witness.cuts)
+        self.demoter: Demoter | None = None
+        if cold is not None:
+            self.demoter = Demoter(cold, self._pool, self._namespace_of, lend=copies_take_time)
+            observers.append(self.demoter)
         observer = observers[0] if len(observers) == 1 else Observers(observers)
         queues = LeafQueues(policy_named(eviction))
         self._tree = RadixTree(self._pool, block_size, queues, observer)
         self.retention = Retention(self._tree, num_blocks, block_size, clock, leasable_share)
         self._open: set[Sequence] = set()
-        self._evicted_tokens = 0
-        self._evicted_blocks = 0
-        self._copied_tokens = 0
-        self._depth = 0
-        self._depth_at = -1
+        self._books = StoreBooks()
 
     def _namespace_of(self, node: object) -> Namespace:
         return self._tree.namespace_of(node)  # type: ignore[arg-type]
@@ -185,7 +191,8 @@ class PrefixStore:
             Copies to carry out before the next forward pass. Their sources are held until the next commit or close.
 
         Raises:
-            OutOfBlocks: there is not that much to be had; nothing was changed.
+            OutOfBlocks: there is not that much to be had; nothing was changed, but that evicted blocks may be on their
+                way out.
             SequenceClosed, InvalidArgument.
         """
         self._check_open(seq)
@@ -207,7 +214,7 @@ class PrefixStore:
         seq.copy_sources.append(source)
         seq.append_blocks(blocks)
         tokens = seq.length % self.block_size
-        self._copied_tokens += tokens
+        self._books.copied_tokens += tokens
         return [Copy(source, int(blocks[0]), tokens)]
 
     def drop_partial(self, seq: Sequence) -> int:
@@ -337,6 +344,18 @@ class PrefixStore:
     def free_blocks(self) -> int:
         return self._pool.free
 
+    @property
+    def leaving_blocks(self) -> int:
+        """Evicted blocks that come free once they are copied out."""
+        return self._pool.leaving
+
+    def lend(self, blocks: Ints) -> None:
+        """A copy reads or writes these blocks, which somebody holds: they stay theirs until `give_back` for each."""
+        self._pool.lend(blocks)
+
+    def give_back(self, block: int) -> None:
+        self._pool.give_back(block)
+
     def _make_room(self, seq: Sequence, blocks: int, optional: bool) -> None:
         if self._pool.free < blocks:
             available = obtainable_blocks(self._pool, self._tree, self._open, blocks)
@@ -352,23 +371,28 @@ class PrefixStore:
         if excess:
             self._evict(excess, seq.namespace)
         if self._pool.free < blocks:
-            self._evict(blocks - self._pool.free, None)
+            self._evict(blocks - self._pool.free - self._pool.leaving, None)
         if self._pool.free < blocks:
-            # The books promised more than there was: the request pays for it, and nobody else does.
-            raise OutOfBlocks(blocks, self._pool.free, self.num_blocks)
+            # Copies have still to end; or the books promised more than there was: the request pays for it then, and
+            # nobody else does.
+            raise OutOfBlocks(blocks, self._pool.free, self.num_blocks, leaving=self._pool.leaving)
 
     def _evict(self, blocks: int, namespace: Namespace | None) -> int:
-        before = self._pool.free
-        self._evicted_tokens += self._tree.evict(blocks, namespace)
-        freed = self._pool.free - before
-        self._evicted_blocks += freed
+        before = self._pool.free + self._pool.leaving
+        if self.demoter is not None:
+            self.demoter.evicting = True
+        self._books.evicted_tokens += self._tree.evict(blocks, namespace)
+        if self.demoter is not None:
+            self.demoter.evicting = False
+        freed = self._pool.free + self._pool.leaving - before
+        self._books.evicted_blocks += freed
         return freed
 
     def evict(self, blocks: int) -> int:
         """Evict until `blocks` more blocks are free, or nothing is left that may go.
 
         Returns:
-            Blocks that came free.
+            Blocks that came free, or do so once they are copied out.
         """
         self.retention.expire()
         return self._evict(blocks, None)
@@ -417,34 +441,7 @@ class PrefixStore:
 
     def stats(self) -> StoreStats:
         """Count the pool and the tree; amortised O(1), see `StoreStats.max_depth`."""
-        pool, tree = self._pool, self._tree
-        private = sum(seq.length for seq in self._open if seq.cursor.node is None)
-        return StoreStats(
-            total_blocks=pool.num_blocks,
-            free_blocks=pool.free,
-            active_blocks=pool.pinned,
-            cached_blocks=pool.held - pool.pinned,
-            block_size=self.block_size,
-            cached_tokens=tree.tokens,
-            nodes=tree.nodes,
-            max_depth=self._max_depth(),
-            namespaces=len(tree.roots),
-            open_sequences=len(self._open),
-            evicted_tokens=self._evicted_tokens,
-            evicted_blocks=self._evicted_blocks,
-            copied_tokens=self._copied_tokens,
-            unused_slots=max(0, pool.held * self.block_size - tree.tokens - private),
-            leases=len(self.retention.leases),
-            leased_tokens=tree.leased_tokens,
-        )
-
-    def _max_depth(self) -> int:
-        tree = self._tree
-        changed = abs(tree.reshaped - self._depth_at)
-        if self._depth_at < 0 or (changed and (tree.nodes <= _EXACT_DEPTH_NODES or changed > tree.nodes // 8)):
-            self._depth = tree.depth()
-            self._depth_at = tree.reshaped
-        return self._depth
+        return self._books.stats(self._pool, self._tree, self._open, len(self.retention.leases))
 
     def nodes(self, namespace: Namespace | None = None, head_tokens: int = 16) -> Iterator[NodeInfo]:
         """Yield the nodes of one namespace or of all, parents first."""

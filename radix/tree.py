@@ -305,6 +305,8 @@ class RadixTree:
     def evict(self, need: int, namespace: Namespace | None = None) -> int:
         """Trim leaves by whole blocks, in the policy's order, until `need` blocks came free or nothing is left to trim.
 
+        A block that only a copy holds from then on counts as free.
+
         Args:
             namespace: take from this one only.
 
@@ -314,12 +316,13 @@ class RadixTree:
         root = self.roots.get(namespace) if namespace is not None else None
         if namespace is not None and root is None:
             return 0
-        before, goal = self.tokens, self.pool.free + need
-        while self.pool.free < goal:
+        pool = self.pool
+        before, goal = self.tokens, pool.free + pool.leaving + need
+        while (missing := goal - pool.free - pool.leaving) > 0:
             node = self.queues.pop(root)
             if node is None:
                 break
-            self._trim(node, goal - self.pool.free)
+            self._trim(node, missing)
         return before - self.tokens
 
     def _trim(self, node: Node, blocks: int) -> None:

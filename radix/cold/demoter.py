@@ -1,0 +1,102 @@
+"""Turns what eviction takes from the tree into entries of the cold index, block by block.
+
+A block that is copied out is on loan until the copy has ended: neither free nor anybody's to evict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from radix.block_events import tokens_of_path
+from radix.cold.digests import TOKEN_BYTES, PathDigests, scope_of, token_bytes
+from radix.cold.entry import Entry
+from radix.cold.index import ColdIndex
+from radix.namespace import Namespace
+from radix.node import Node
+from radix.pool import BlockPool
+
+
+@dataclass(frozen=True, slots=True)
+class Demotion:
+    """Copy the first slots of device block `block`, one for each of the entry's tokens, to its slot in tier `tier`.
+
+    Attributes:
+        first: nobody is going to miss it.
+        spare: the device keeps it too.
+    """
+
+    entry: Entry
+    block: int
+    tier: int
+    first: bool = False
+    spare: bool = False
+
+
+class Demoter(PathDigests):
+    """Watches a tree while it evicts.
+
+    Args:
+        lend: False where copies take no time, in a simulation: then nothing is on loan.
+    """
+
+    def __init__(
+        self,
+        index: ColdIndex,
+        pool: BlockPool,
+        namespace_of: Callable[[Node], Namespace],
+        *,
+        lend: bool = True,
+    ) -> None:
+        super().__init__(index.block_size)
+        self._index = index
+        self._pool = pool
+        self._namespace_of = namespace_of
+        self._lend = lend
+        # Whether what is trimmed now is evicted; what is flushed is forgotten.
+        self.evicting = False
+        self._out: list[Demotion] = []
+
+    def take(self) -> list[Demotion]:
+        """Return the copies that eviction asked for since the last call; `done` is owed for each."""
+        out, self._out = self._out, []
+        return out
+
+    def done(self, demotion: Demotion, *, ok: bool = True) -> None:
+        """A copy ended: its block is free, unless somebody else holds it."""
+        if self._lend:
+            self._pool.give_back(demotion.block)
+        self._index.landed(demotion.entry, demotion.tier, ok=ok, spare=demotion.spare, first=demotion.first)
+
+    def trimming(self, node: Node, end: int) -> None:
+        if self.evicting and self._index.first >= 0:
+            self._demote(node, end)
+        super().trimming(node, end)
+
+    def _demote(self, node: Node, end: int) -> None:
+        size = self._size
+        # A block that is cut inside stays with fewer tokens, and so goes down with all of them now.
+        first, last = end // size, -(-node.end // size)
+        scope = scope_of(self._namespace_of(node))
+        digests = self.before(node, scope, first, last)
+        tokens = token_bytes(tokens_of_path(node, first * size, node.end))
+        step = size * TOKEN_BYTES
+        blocks = node.blocks.view[first - node.start // size :]
+        marks = iter(node.marks)
+        mark = next(marks)
+        # Deepest last, and so given up first: a block is of no use without those before it.
+        found: list[Demotion] = []
+        for i, digest in enumerate(digests):
+            while mark.end <= max(end, (first + i) * size):
+                mark = next(marks)
+            keep_until = max((lease.expires for lease in mark.leases), default=0.0)
+            entry = self._index.store(
+                digest, scope, tokens[i * step : (i + 1) * step], tier=self._index.first, keep_until=keep_until
+            )
+            if entry is not None:
+                found.append(Demotion(entry, int(blocks[i]), self._index.first, first=mark.superseded))
+        if self._lend and found:
+            self._pool.lend(np.array([demotion.block for demotion in found], dtype=np.int32))
+        self._out += reversed(found)

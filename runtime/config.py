@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from radix.eviction import DEFAULT_POLICY, POLICIES
+from runtime.access.addresses import is_loopback, is_loopback_endpoint
 from runtime.scheduling_order import DEFAULT_HOLD_BACK_S, DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
 from runtime.settings import BadConfig, explain, setting
 
@@ -100,11 +101,30 @@ class ServeConfig(BaseModel):
     host: str = setting(
         "127.0.0.1",
         LISTEN,
-        "Address to listen on. There is no authentication: keep it private.",
+        "Address to listen on. Any but a loopback address takes TLS, or --insecure.",
         metavar="HOST",
         min_length=1,
     )
     port: int = setting(50051, LISTEN, "gRPC port; 0 takes a free one.", metavar="PORT", ge=0, le=65535)
+    tls_cert: Path | None = setting(
+        None, LISTEN, "Speak TLS with this certificate, PEM; read again when it changes.", metavar="FILE"
+    )
+    tls_key: Path | None = setting(None, LISTEN, "Its key, PEM, without a password.", metavar="FILE")
+    tls_client_ca: Path | None = setting(
+        None, LISTEN, "Let in only callers with a certificate of these authorities, PEM.", metavar="FILE"
+    )
+    keys: Path | None = setting(
+        None,
+        LISTEN,
+        "Lines of TENANT KEY, read again when they change. Every call brings a key; a tenant has a cache of its own "
+        "and sees nothing of others; * is an operator's key, which may name every namespace. Health takes no key.",
+        metavar="FILE",
+    )
+    insecure: bool = setting(
+        False,
+        LISTEN,
+        "Listen in the clear, also where other machines may call: prompts and keys can be read on the way.",
+    )
     ready_file: Path | None = setting(None, LISTEN, "Written as JSON (ports, pid) when serving begins.", metavar="PATH")
     runtime_id: str | None = setting(
         None,
@@ -185,8 +205,8 @@ class ServeConfig(BaseModel):
     explain_across_namespaces: bool = setting(
         True,
         KEEP,
-        "Let a verdict say that another namespace holds the prompt (not which). "
-        "Turn it off where tenants see verdicts.",
+        "Let a verdict say that another namespace holds the prompt (not which). Always off with --keys, and to be "
+        "turned off where tenants see verdicts.",
     )
 
     max_batch_tokens: int = setting(
@@ -369,6 +389,34 @@ class ServeConfig(BaseModel):
         if self.num_blocks is not None and self.kv_memory is not None:
             raise ValueError("num_blocks and kv_memory both size the pool: give one of them")
         return self
+
+    @model_validator(mode="after")
+    def _safe_to_listen(self) -> ServeConfig:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key are a certificate and its key: give both or neither")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca asks for certificates of callers: give tls_cert and tls_key too")
+        if not self.insecure:
+            self._refuse_in_the_clear()
+        return self
+
+    def _refuse_in_the_clear(self) -> None:
+        if self.tls_cert is None and not is_loopback(self.host):
+            raise ValueError(
+                f"host is {self.host!r}, where other machines may call: give tls_cert and tls_key, or insecure to "
+                "serve in the clear (flags: --tls-cert FILE --tls-key FILE, or --insecure)"
+            )
+        for name in ("kv_events_endpoint", "kv_events_replay") if self.kv_events == "zmq" else ():
+            if not is_loopback_endpoint(getattr(self, name)):
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, where other machines may read the events, which carry prompts "
+                    "and are never encrypted: give insecure to allow it (flag: --insecure)"
+                )
+
+    @property
+    def explains_across_namespaces(self) -> bool:
+        """Whether a verdict may tell of other namespaces: tenants with keys see verdicts."""
+        return self.explain_across_namespaces and self.keys is None
 
 
 def build_config(values: dict[str, Any]) -> ServeConfig:

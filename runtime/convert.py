@@ -12,6 +12,7 @@ import numpy.typing as npt
 from radixloop.v1 import cache_pb2, common_pb2, inference_pb2
 
 from radix import Namespace
+from runtime.access.caller import current_caller
 from runtime.errors import InvalidRequest
 from runtime.sampling_params import SamplingParams
 
@@ -77,14 +78,14 @@ def checked_id(name: str, value: str) -> str:
 
 
 def namespace_of(space: common_pb2.Namespace, fingerprint: str) -> Namespace:
-    """The cache namespace of a request; the model's fingerprint is part of it."""
+    """The cache namespace of the request that is being answered: of its caller's tenant and of this model."""
     for name in ("salt", "adapter"):
         size = len(getattr(space, name).encode())
         if size > MAX_NAME_BYTES:
             raise InvalidRequest(f"namespace.{name}", f"{size} bytes", f"at most {MAX_NAME_BYTES} bytes")
     return Namespace(
         fingerprint=fingerprint,
-        salt=space.salt if space.HasField("salt") else None,
+        salt=current_caller().salt(space.salt if space.HasField("salt") else None),
         adapter=space.adapter if space.HasField("adapter") else None,
     )
 

@@ -6,17 +6,21 @@ import math
 
 from radixloop.v1 import cache_pb2, inference_pb2
 
+from runtime.access.caller import current_caller
 from runtime.convert import MAX_ID_CHARS, Tokens, checked_id
-from runtime.errors import InvalidRequest
+from runtime.errors import InvalidRequest, NotForTenants
 
 DEFAULT_LEASE_PRIORITY = 50
 MAX_PRIORITY = 100
 
 
 def public_tokens(request: inference_pb2.GenerateRequest | cache_pb2.ExplainRequest) -> int:
-    """How many leading tokens every salt may share; 0 when unset."""
+    """How many leading tokens every salt may share; 0 when unset. Raises NotForTenants."""
     if not request.HasField("public_tokens"):
         return 0
+    if current_caller().tenant is not None:
+        # They are found among the prompts without a salt, which are the operators'.
+        raise NotForTenants("public_tokens shares with all tenants")
     if request.public_tokens < 0:
         raise InvalidRequest("public_tokens", request.public_tokens, "must be at least 0")
     return request.public_tokens

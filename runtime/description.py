@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import asdict
 from importlib.metadata import version as installed_version
@@ -26,7 +27,7 @@ def describe(shared: ServiceContext, target: str) -> Description:
         "num_blocks": shared.num_blocks,
     }
     sessions = {
-        session.id: {
+        session.id if session.owner is None else json.dumps(session.key): {
             "tokens": len(session),
             "salt": session.namespace.salt,
             "adapter": session.namespace.adapter,

@@ -84,5 +84,12 @@ class EventsOff(RuntimeServiceError):
         super().__init__("this runtime records no events; start it with --kv-events grpc or zmq")
 
 
+class NotForTenants(RuntimeServiceError):
+    """The key is a tenant's, and what was asked is about all of them."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: it takes an operator's key")
+
+
 class RequestCancelled(RuntimeServiceError):
     """The caller cancelled the request or went away."""

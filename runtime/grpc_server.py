@@ -17,6 +17,8 @@ from radixloop.v1 import (
     sessions_pb2_grpc,
 )
 
+from runtime.access.key_guard import KeyFile, KeyGuard
+from runtime.access.server_tls import ServerTls
 from runtime.decode_guard import DecodeGuard
 from runtime.service_context import ServiceContext
 from runtime.services.cache import CacheService
@@ -59,14 +61,18 @@ class GrpcServer:
         target: what a client on this machine connects to.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        self._server = grpc.aio.server(interceptors=[DecodeGuard()], options=_OPTIONS)
+    def __init__(self, host: str, port: int, *, tls: ServerTls | None = None, keys: KeyFile | None = None) -> None:
+        guards = [DecodeGuard()] if keys is None else [KeyGuard(keys), DecodeGuard()]
+        self._server = grpc.aio.server(interceptors=guards, options=_OPTIONS)
         self._health = health.aio.HealthServicer()
         self._names = SERVICE_NAMES
         self._serving = False
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            self.port = self._server.add_insecure_port(address)
+            if tls is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, tls.credentials())
         except RuntimeError:
             raise BadConfig("port", f"{address} cannot be bound: in use, or no address of this machine") from None
         # Listening everywhere is no place to connect to; on this machine the loopback is.

@@ -48,7 +48,7 @@ class Keeping:
 
 def session_holder(session: Session) -> Hashable:
     """Who a session is to the tool holds."""
-    return "session", session.id
+    return "session", session.key
 
 
 def conversation_holder(namespace: Namespace, name: str) -> Hashable:

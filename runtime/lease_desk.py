@@ -8,11 +8,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from radix import Lease, LeaseRefused, Namespace, PrefixStore
+from radix import Lease, LeaseNotFound, LeaseRefused, Namespace, PrefixStore
 from runtime.convert import Tokens
 from runtime.errors import TooMany
 
 EngineCall: TypeAlias = Callable[[Callable[[PrefixStore], Any]], "Future[Any]"]
+
+# Whether a lease in that namespace may be seen and ended by whoever asks.
+Mine: TypeAlias = Callable[[Namespace], bool]
 
 # The store's cap is in tokens, and leases on one prefix count its tokens once: without caps on their number and on what
 # they remember together a caller could fill the memory with them.
@@ -38,6 +41,10 @@ class LeaseTotals:
 
     leased_tokens: int
     leasable_tokens: int
+
+
+def _anybodys(namespace: Namespace) -> bool:
+    return True
 
 
 class LeaseDesk:
@@ -85,23 +92,45 @@ class LeaseDesk:
             raise
         return _view(lease), covered
 
-    def renew(self, lease_id: int, ttl_s: float) -> Future[LeaseView]:
-        """The future raises radix.LeaseNotFound or radix.InvalidArgument."""
-        return self._call(lambda store: _view(store.retention.renew(lease_id, ttl_s)))
+    def renew(self, lease_id: int, ttl_s: float, mine: Mine = _anybodys) -> Future[LeaseView]:
+        """The future raises radix.LeaseNotFound, also for a lease that is not `mine`, or radix.InvalidArgument."""
 
-    def release(self, lease_id: int) -> Future[LeaseView]:
-        """The future raises radix.LeaseNotFound."""
-        return self._call(lambda store: _view(store.retention.release(lease_id)))
+        def ask(store: PrefixStore) -> LeaseView:
+            _find(store, lease_id, mine)
+            return _view(store.retention.renew(lease_id, ttl_s))
 
-    def all(self) -> Future[tuple[list[LeaseView], LeaseTotals]]:
-        """The leases that have not ended, oldest first."""
+        return self._call(ask)
+
+    def release(self, lease_id: int, mine: Mine = _anybodys) -> Future[LeaseView]:
+        """The future raises radix.LeaseNotFound, also for a lease that is not `mine`."""
+
+        def ask(store: PrefixStore) -> LeaseView:
+            _find(store, lease_id, mine)
+            return _view(store.retention.release(lease_id))
+
+        return self._call(ask)
+
+    def all(self, mine: Mine = _anybodys) -> Future[tuple[list[LeaseView], LeaseTotals]]:
+        """Those of the leases that have not ended that are `mine`, oldest first.
+
+        Where some are not, the leased tokens are the sum over those that are, each counted by itself.
+        """
 
         def ask(store: PrefixStore) -> tuple[list[LeaseView], LeaseTotals]:
             store.retention.expire()
-            totals = LeaseTotals(store.stats().leased_tokens, store.retention.cap_tokens)
-            return [_view(lease) for lease in store.retention.leases], totals
+            views = [_view(lease) for lease in store.retention.leases if mine(lease.namespace)]
+            whole = len(views) == len(store.retention.leases)
+            leased = store.stats().leased_tokens if whole else sum(view.tokens for view in views)
+            return views, LeaseTotals(leased, store.retention.cap_tokens)
 
         return self._call(ask)
+
+
+def _find(store: PrefixStore, lease_id: int, mine: Mine) -> None:
+    store.retention.expire()
+    if not mine(store.retention.leases.get(lease_id).namespace):
+        # In the words for one that never was.
+        raise LeaseNotFound(f"lease_id is {lease_id}: there is no such lease, or it has ended")
 
 
 def _view(lease: Lease) -> LeaseView:

@@ -24,6 +24,7 @@ class Ready:
     pid: int
     kv_events_endpoint: str | None = None
     kv_events_replay: str | None = None
+    tls: bool = False
 
 
 def write_ready_file(path: Path, ready: Ready) -> None:

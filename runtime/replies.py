@@ -8,6 +8,7 @@ from typing import Any
 from radixloop.v1 import common_pb2, inference_pb2
 
 from radix import Namespace
+from runtime.access.caller import current_caller
 from runtime.convert import Tokens
 from runtime.events import DeltaEvent, FinishedEvent, FinishReason, StartedEvent, Timing, Usage
 from runtime.sampler import SampledToken
@@ -108,8 +109,8 @@ def usage_message(usage: Usage) -> common_pb2.Usage:
 
 
 def namespace_message(namespace: Namespace) -> common_pb2.Namespace:
-    """The parts of a namespace that clients set."""
-    return common_pb2.Namespace(salt=namespace.salt, adapter=namespace.adapter)
+    """The parts of a namespace that clients set, as the caller that is answered calls them."""
+    return common_pb2.Namespace(salt=current_caller().salt_told(namespace), adapter=namespace.adapter)
 
 
 def _timing_message(timing: Timing) -> inference_pb2.Timing:

@@ -9,11 +9,12 @@ import socket
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from radix.metadata_client import BadRedisUrl, connect
+from runtime.access.addresses import is_loopback, is_loopback_endpoint
+from runtime.access.key_guard import KeyFile
+from runtime.access.server_tls import ServerTls
 from runtime.config import ServeConfig
 from runtime.description import describe
 from runtime.drafts import DraftSettings
@@ -67,7 +68,7 @@ def run_server(config: ServeConfig) -> int:
 async def _serve(config: ServeConfig) -> int:
     embedded = EmbeddedRedis() if config.redis == "embedded" else None
     stop = StopSignals(asyncio.get_running_loop(), before_exit=embedded.stop if embedded is not None else None)
-    grpc_server = GrpcServer(config.host, config.port)
+    grpc_server = listen(config)
     try:
         # What can be refused is refused before the model is loaded.
         if config.redis not in ("off", "embedded"):
@@ -93,6 +94,15 @@ async def _serve(config: ServeConfig) -> int:
         await grpc_server.stop(0)
         if embedded is not None:
             await asyncio.to_thread(embedded.stop)
+
+
+def listen(config: ServeConfig) -> GrpcServer:
+    """The port that a runtime is asked to open, with its certificate and its keys. Raises BadConfig."""
+    tls = None
+    if config.tls_cert is not None and config.tls_key is not None:
+        tls = ServerTls(config.tls_cert, config.tls_key, config.tls_client_ca)
+    keys = None if config.keys is None else KeyFile(config.keys)
+    return GrpcServer(config.host, config.port, tls=tls, keys=keys)
 
 
 class Runtime:
@@ -127,7 +137,7 @@ class Runtime:
                 max_itl_s=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
                 eviction=config.eviction,
                 leasable_share=config.leasable_share,
-                explain_across_namespaces=config.explain_across_namespaces,
+                explain_across_namespaces=config.explains_across_namespaces,
                 record_events=config.kv_events != "off",
                 cuda_graphs=config.cuda_graphs == "auto",
                 verify_hits=config.verify_hits,
@@ -264,9 +274,11 @@ class Runtime:
             runtime_id=self._shared.runtime_id,
             model=self._shared.info.name,
             pid=os.getpid(),
+            tls=self._config.tls_cert is not None,
         )
         if not is_loopback(self._config.host):
-            log.warning("%s may be reachable from other machines, and nothing authenticates callers", self._config.host)
+            for exposed in exposures(self._config):
+                log.warning("%s may be reachable from other machines: %s", self._config.host, exposed)
         if self._config.ready_file is not None:
             write_ready_file(self._config.ready_file, ready)
         also = {"metrics": ready.metrics_url, "redis": ready.redis_url, "KV events": ready.kv_events_endpoint}
@@ -291,20 +303,19 @@ def zmq_publisher(config: ServeConfig, hub: KvEventHub, engine: Engine, info: Mo
         medium=medium_of(info.device),
         layout=config.kv_events_format,
     )
-    address = urlsplit(publisher.endpoint)
-    if address.scheme == "tcp" and not is_loopback(address.hostname or ""):
+    if not is_loopback_endpoint(publisher.endpoint):
         log.warning("%s may be reachable from other machines, and events carry prompts", publisher.endpoint)
     return publisher
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+def exposures(config: ServeConfig) -> list[str]:
+    """What whoever reaches the runtime's address can do, in words."""
+    told = []
+    if config.keys is None and config.tls_client_ca is None:
+        told.append("nothing authenticates callers (--keys, --tls-client-ca)")
+    if config.tls_cert is None:
+        told.append("prompts and keys can be read on the way (--tls-cert, --tls-key)")
+    return told
 
 
 def limit_context(loaded: LoadedModel, max_context: int | None) -> LoadedModel:

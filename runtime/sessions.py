@@ -15,6 +15,8 @@ from radix import Namespace
 from runtime.errors import InvalidRequest, RuntimeServiceError, SessionNotFound
 
 Kind = Literal["tokens", "chat"]
+# The tenant, where there are any, and the id that it gave.
+SessionKey = tuple[str | None, str]
 Message = dict[str, Any]
 
 
@@ -62,13 +64,15 @@ class Session:
     """One session. Its tokens are append-only: a turn never changes what an earlier one left; `cut` takes some away.
 
     Attributes:
+        owner: the tenant whose session it is; ids are each tenant's own.
         family: shared by all sessions that were forked, directly or not, from one.
         closed: no longer in the table.
         messages: grows and is cut; a message itself is never changed, since forks share it.
     """
 
-    def __init__(self, session_id: str, namespace: Namespace, now: float) -> None:
+    def __init__(self, session_id: str, namespace: Namespace, now: float, owner: str | None = None) -> None:
         self.id = session_id
+        self.owner = owner
         self.family = object()
         self.closed = False
         self.namespace = namespace
@@ -84,6 +88,11 @@ class Session:
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def key(self) -> SessionKey:
+        """What the session is found by."""
+        return self.owner, self.id
 
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
@@ -140,7 +149,7 @@ class Session:
 
     def copy_as(self, session_id: str, now: float) -> Session:
         """A session of another id that goes on from here by itself."""
-        child = Session(session_id, self.namespace, now)
+        child = Session(session_id, self.namespace, now, self.owner)
         child.family = self.family
         child.kind = self.kind
         child.messages = self.messages.copy()
@@ -152,7 +161,7 @@ class Session:
 
 
 class SessionTable:
-    """Open sessions by id, at most `limit`, each forgotten after `idle_s` seconds without use.
+    """Open sessions by owner and id, at most `limit`, each forgotten after `idle_s` seconds without use.
 
     Belongs to one thread (the event loop's); others may take its length and iterate. An idle session goes when the
     table is next used or told to `expire`.
@@ -167,7 +176,7 @@ class SessionTable:
         self.on_end: list[Callable[[Session], None]] = []
         self._clock = clock
         # Least recently used first, so that expiry looks at the front only.
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[SessionKey, Session] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -176,39 +185,38 @@ class SessionTable:
         """Over a copy, least recently used first."""
         return iter(list(self._sessions.values()))
 
-    def open(self, namespace: Namespace, session_id: str | None = None) -> Session:
+    def open(self, namespace: Namespace, session_id: str | None = None, owner: str | None = None) -> Session:
         """A new, empty session. Raises SessionExists or SessionLimit."""
-        session_id = self._new_id(session_id)
-        session = Session(session_id, namespace, self._clock())
-        self._sessions[session_id] = session
+        session_id = self._new_id(session_id, owner)
+        session = Session(session_id, namespace, self._clock(), owner)
+        self._sessions[session.key] = session
         return session
 
-    def fork(self, session_id: str, new_id: str | None = None) -> Session:
+    def fork(self, session_id: str, new_id: str | None = None, owner: str | None = None) -> Session:
         """A copy of a session as its last whole turn left it. Raises SessionNotFound, SessionExists or SessionLimit."""
-        parent = self._get(session_id)
-        new_id = self._new_id(new_id)
-        child = parent.copy_as(new_id, self._clock())
-        self._sessions[new_id] = child
+        parent = self._get(session_id, owner)
+        child = parent.copy_as(self._new_id(new_id, owner), self._clock())
+        self._sessions[child.key] = child
         self._touch(parent)
         return child
 
-    def close(self, session_id: str) -> Session | None:
+    def close(self, session_id: str, owner: str | None = None) -> Session | None:
         """Forget a session; a turn that runs goes on to its end. None where there was no such session."""
         self.expire()
-        session = self._sessions.pop(session_id, None)
+        session = self._sessions.pop((owner, session_id), None)
         if session is not None:
             self._end(session)
         return session
 
-    def get(self, session_id: str) -> Session:
+    def get(self, session_id: str, owner: str | None = None) -> Session:
         """A session to look at. Raises SessionNotFound."""
-        return self._get(session_id)
+        return self._get(session_id, owner)
 
     @contextmanager
-    def turn(self, session_id: str) -> Iterator[Session]:
+    def turn(self, session_id: str, owner: str | None = None) -> Iterator[Session]:
         """Hold a session for one turn. What the turn wants to leave behind it appends itself, at its end:
         a turn that fails or is cancelled leaves the session as it was. Raises SessionNotFound or SessionBusy."""
-        session = self._get(session_id)
+        session = self._get(session_id, owner)
         if session.busy:
             raise SessionBusy(session_id)
         session.busy = True
@@ -228,7 +236,7 @@ class SessionTable:
             if oldest.busy:
                 self._touch(oldest)
             else:
-                del self._sessions[oldest.id]
+                del self._sessions[oldest.key]
                 self._end(oldest)
 
     def _end(self, session: Session) -> None:
@@ -236,16 +244,16 @@ class SessionTable:
         for callback in self.on_end:
             callback(session)
 
-    def _get(self, session_id: str) -> Session:
+    def _get(self, session_id: str, owner: str | None) -> Session:
         self.expire()
-        session = self._sessions.get(session_id)
+        session = self._sessions.get((owner, session_id))
         if session is None:
             raise SessionNotFound(session_id)
         return session
 
-    def _new_id(self, session_id: str | None) -> str:
+    def _new_id(self, session_id: str | None, owner: str | None) -> str:
         self.expire()
-        if session_id is not None and session_id in self._sessions:
+        if session_id is not None and (owner, session_id) in self._sessions:
             raise SessionExists(session_id)
         if len(self._sessions) >= self.limit:
             raise SessionLimit(self.limit)
@@ -253,5 +261,5 @@ class SessionTable:
 
     def _touch(self, session: Session) -> None:
         session.last_used = self._clock()
-        if self._sessions.get(session.id) is session:
-            self._sessions[session.id] = self._sessions.pop(session.id)
+        if self._sessions.get(session.key) is session:
+            self._sessions[session.key] = self._sessions.pop(session.key)

@@ -11,7 +11,8 @@ from typing import Any
 import grpc.aio
 from radixloop.v1 import cache_pb2, events_pb2
 
-from radix import NodeInfo, PrefixStore
+from radix import Namespace, NodeInfo, PrefixStore
+from runtime.access.caller import current_caller
 from runtime.convert import head_tokens, namespace_of
 from runtime.errors import EventsOff
 from runtime.event_stream import first_wanted, heartbeat_of, watch
@@ -80,15 +81,10 @@ class CacheService(ExplanationCalls, LeaseCalls):
 
     async def ListNodes(self, request: cache_pb2.ListNodesRequest, context: Call) -> None:
         async with answering(context, "Cache.ListNodes"):
-            heads = head_tokens(request)
-            only = (
-                namespace_of(request.namespace, self._shared.info.fingerprint)
-                if request.HasField("namespace")
-                else None
-            )
+            heads, only, caller = head_tokens(request), self._only(request), current_caller()
 
             def snapshot(store: PrefixStore) -> tuple[list[NodeInfo], float]:
-                return list(store.nodes(only, heads)), time.monotonic()
+                return [node for node in store.nodes(only, heads) if caller.owns(node.namespace)], time.monotonic()
 
             nodes, now = await asyncio.wrap_future(self._shared.engine.call(snapshot))
             for start in range(0, len(nodes), NODES_AT_A_TIME):
@@ -99,12 +95,16 @@ class CacheService(ExplanationCalls, LeaseCalls):
 
     async def Flush(self, request: cache_pb2.FlushRequest, context: Call) -> cache_pb2.FlushResponse:
         async with answering(context, "Cache.Flush"):
-            only = (
-                namespace_of(request.namespace, self._shared.info.fingerprint)
-                if request.HasField("namespace")
-                else None
-            )
-            tokens, blocks = await asyncio.wrap_future(self._shared.engine.call(lambda store: store.flush(only)))
+            only, caller = self._only(request), current_caller()
+
+            def flush(store: PrefixStore) -> tuple[int, int]:
+                if only is not None or caller.tenant is None:
+                    return store.flush(only)
+                own = {node.namespace for node in store.nodes(None, 0) if caller.owns(node.namespace)}
+                flushed = [store.flush(namespace) for namespace in own]
+                return sum(tokens for tokens, _ in flushed), sum(blocks for _, blocks in flushed)
+
+            tokens, blocks = await asyncio.wrap_future(self._shared.engine.call(flush))
             return cache_pb2.FlushResponse(flushed_tokens=tokens, freed_blocks=blocks)
 
     async def Warm(self, request: cache_pb2.WarmRequest, context: Call) -> cache_pb2.WarmResponse:
@@ -143,6 +143,12 @@ class CacheService(ExplanationCalls, LeaseCalls):
             async with aclosing(batches):
                 async for batch in batches:
                     await context.write(batch)
+
+    def _only(self, request: cache_pb2.ListNodesRequest | cache_pb2.FlushRequest) -> Namespace | None:
+        """The namespace that is asked about; None for all of the caller's."""
+        if not request.HasField("namespace"):
+            return None
+        return namespace_of(request.namespace, self._shared.info.fingerprint)
 
 
 def _node_message(node: NodeInfo, head: str, now: float) -> cache_pb2.Node:

@@ -11,6 +11,7 @@ import numpy as np
 from radixloop.v1 import cache_pb2, cache_pb2_grpc
 
 from radix import Span
+from runtime.access.caller import current_caller
 from runtime.convert import namespace_of
 from runtime.convert_retention import public_tokens, within_context
 from runtime.errors import InvalidRequest
@@ -57,7 +58,7 @@ class ExplanationCalls(cache_pb2_grpc.CacheServicer):
         if request.HasField("session_id"):
             if request.HasField("namespace"):
                 raise InvalidRequest("namespace", "set", "not with session_id: a session has its namespace")
-            session = shared.sessions.get(request.session_id)
+            session = shared.sessions.get(request.session_id, current_caller().tenant)
             namespace, tokens = session.namespace, session.tokens
             if request.HasField("prompt"):
                 turn = await shared.encoder.encode_turn(session, request.prompt)

@@ -13,6 +13,7 @@ import numpy as np
 from radixloop.v1 import inference_pb2, inference_pb2_grpc
 
 from radix import Namespace
+from runtime.access.caller import current_caller
 from runtime.convert import checked_id, namespace_of, sampling_params
 from runtime.convert_retention import conversation_ends, conversation_name, priority, public_tokens
 from runtime.errors import InvalidRequest
@@ -155,7 +156,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             raise InvalidRequest("namespace", "set", "not with session_id: a session has its namespace")
         if sampling.n > 1:
             raise InvalidRequest("sampling.n", sampling.n, "must be 1 with session_id: fork the session to branch")
-        return held.enter_context(self._shared.sessions.turn(request.session_id))
+        return held.enter_context(self._shared.sessions.turn(request.session_id, current_caller().tenant))
 
 
 def keep_turn(session: Session, prompt: EncodedPrompt, event: FinishedEvent, writer: ReplyWriter) -> None:

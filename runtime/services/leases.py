@@ -9,6 +9,7 @@ import grpc.aio
 from radixloop.v1 import cache_pb2, cache_pb2_grpc
 
 from radix import Namespace, PrefixStore
+from runtime.access.caller import current_caller
 from runtime.convert import Tokens, namespace_of
 from runtime.convert_retention import DEFAULT_LEASE_PRIORITY, label, priority, quota_share, within_context
 from runtime.errors import InvalidRequest, TooMany
@@ -38,16 +39,17 @@ class LeaseCalls(cache_pb2_grpc.CacheServicer):
 
     async def RenewLease(self, request: cache_pb2.RenewLeaseRequest, context: Call) -> cache_pb2.LeaseInfo:
         async with answering(context, "Cache.RenewLease"):
-            renewed = self._shared.leases.renew(request.lease_id, request.ttl_s)
+            renewed = self._shared.leases.renew(request.lease_id, request.ttl_s, current_caller().owns)
             return _lease_message(await asyncio.wrap_future(renewed))
 
     async def ReleaseLease(self, request: cache_pb2.ReleaseLeaseRequest, context: Call) -> cache_pb2.LeaseInfo:
         async with answering(context, "Cache.ReleaseLease"):
-            return _lease_message(await asyncio.wrap_future(self._shared.leases.release(request.lease_id)))
+            released = self._shared.leases.release(request.lease_id, current_caller().owns)
+            return _lease_message(await asyncio.wrap_future(released))
 
     async def ListLeases(self, request: cache_pb2.ListLeasesRequest, context: Call) -> cache_pb2.ListLeasesResponse:
         async with answering(context, "Cache.ListLeases"):
-            leases, totals = await asyncio.wrap_future(self._shared.leases.all())
+            leases, totals = await asyncio.wrap_future(self._shared.leases.all(current_caller().owns))
             return cache_pb2.ListLeasesResponse(
                 leases=[_lease_message(lease) for lease in leases],
                 leased_tokens=totals.leased_tokens,
@@ -85,7 +87,7 @@ class LeaseCalls(cache_pb2_grpc.CacheServicer):
         for field in ("prompt", "namespace"):
             if request.HasField(field):
                 raise InvalidRequest(field, "set", "not with session_id: the session is what is leased")
-        session = shared.sessions.get(request.session_id)
+        session = shared.sessions.get(request.session_id, current_caller().tenant)
         if not len(session):
             raise InvalidRequest("session_id", request.session_id, "the session is empty: there is nothing to lease")
         return session.tokens, session.namespace

@@ -8,6 +8,7 @@ from typing import Any
 import grpc.aio
 from radixloop.v1 import sessions_pb2, sessions_pb2_grpc
 
+from runtime.access.caller import current_caller
 from runtime.convert import checked_id, namespace_of
 from runtime.errors import InvalidRequest
 from runtime.keeping import session_holder
@@ -28,7 +29,7 @@ class SessionsService(sessions_pb2_grpc.SessionsServicer):
         async with answering(context, "Sessions.Open"):
             wanted = checked_id("session_id", request.session_id) if request.HasField("session_id") else None
             namespace = namespace_of(request.namespace, self._shared.info.fingerprint)
-            session = self._shared.sessions.open(namespace, wanted)
+            session = self._shared.sessions.open(namespace, wanted, current_caller().tenant)
             return sessions_pb2.OpenSessionResponse(session_id=session.id, idle_timeout_s=self._shared.sessions.idle_s)
 
     async def Fork(self, request: sessions_pb2.ForkSessionRequest, context: Call) -> sessions_pb2.ForkSessionResponse:
@@ -36,7 +37,7 @@ class SessionsService(sessions_pb2_grpc.SessionsServicer):
             wanted = (
                 checked_id("new_session_id", request.new_session_id) if request.HasField("new_session_id") else None
             )
-            child = self._shared.sessions.fork(request.session_id, wanted)
+            child = self._shared.sessions.fork(request.session_id, wanted, current_caller().tenant)
             return sessions_pb2.ForkSessionResponse(session_id=child.id, tokens=len(child))
 
     async def Truncate(
@@ -46,7 +47,7 @@ class SessionsService(sessions_pb2_grpc.SessionsServicer):
             kept = request.WhichOneof("keep")
             if kept is None:
                 raise InvalidRequest("keep", "unset", "give one of tokens or messages")
-            with self._shared.sessions.turn(request.session_id) as session:
+            with self._shared.sessions.turn(request.session_id, current_caller().tenant) as session:
                 before = session.tokens
                 session.cut(session.place_to_cut(**{kept: getattr(request, kept)}))
                 # What was held for a tool is not what the next turn will go on from.
@@ -59,7 +60,7 @@ class SessionsService(sessions_pb2_grpc.SessionsServicer):
     async def Hold(self, request: sessions_pb2.HoldSessionRequest, context: Call) -> sessions_pb2.HoldSessionResponse:
         async with answering(context, "Sessions.Hold"):
             tool = checked_id("tool", request.tool)
-            session = self._shared.sessions.get(request.session_id)
+            session = self._shared.sessions.get(request.session_id, current_caller().tenant)
             if session.busy:
                 raise SessionBusy(session.id)
             if not len(session):
@@ -72,7 +73,7 @@ class SessionsService(sessions_pb2_grpc.SessionsServicer):
         self, request: sessions_pb2.CloseSessionRequest, context: Call
     ) -> sessions_pb2.CloseSessionResponse:
         async with answering(context, "Sessions.Close"):
-            session = self._shared.sessions.close(request.session_id)
+            session = self._shared.sessions.close(request.session_id, current_caller().tenant)
             return sessions_pb2.CloseSessionResponse(
                 closed=session is not None, tokens=0 if session is None else len(session)
             )

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
+import trustme
 import yaml
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
@@ -139,7 +140,7 @@ def test_flags_and_settings_are_known_to_serve() -> None:
         assert {word.partition("=")[0] for word in words[1:]} <= serve_flags()
 
     settings = yaml.safe_load(manifests("ConfigMap")[0]["data"]["radixloop.yaml"])
-    assert build_config(settings).redis == "redis://radixloop-valkey:6379"
+    assert build_config(settings | {"host": "0.0.0.0"}).redis == "redis://radixloop-valkey:6379"
 
     dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     variables = set(re.findall(r"\bRADIX_RUNTIME_(\w+)=", dockerfile))
@@ -153,8 +154,8 @@ def test_compose_values_are_accepted() -> None:
     for word in words:
         name, _, value = word.removeprefix("--").partition("=")
         default = re.fullmatch(r"\$\{\w+:-(.*)\}", value)
-        given[name.replace("-", "_")] = default[1] if default else value
-    assert build_config(given).redis == "redis://valkey:6379"
+        given[name.replace("-", "_")] = default[1] if default else value or "true"
+    assert build_config(given | {"host": "0.0.0.0"}).redis == "redis://valkey:6379"
 
 
 def test_a_container_is_given_longer_than_the_drain() -> None:
@@ -241,10 +242,34 @@ def test_the_healthcheck_fails_without_a_runtime() -> None:
     assert "UNAVAILABLE" in result.stdout
 
 
-def run_healthcheck(port: int) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize("name", ["127.0.0.1", "runtime.radixloop.svc", "*.radixloop.svc"])
+@pytest.mark.parametrize("mutual", [False, True])
+def test_the_healthcheck_speaks_tls_where_the_runtime_does(tmp_path: Path, name: str, mutual: bool) -> None:
+    authority = trustme.CA()
+    pair = authority.issue_cert(name)
+    files = {"CERT": tmp_path / "tls.crt", "KEY": tmp_path / "tls.key"}
+    files["KEY"].write_bytes(pair.private_key_pem.bytes())
+    files["CERT"].write_bytes(b"".join(blob.bytes() for blob in pair.cert_chain_pems))
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    servicer = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    shown = [(files["KEY"].read_bytes(), files["CERT"].read_bytes())]
+    trusted = authority.cert_pem.bytes() if mutual else None
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials(shown, trusted, mutual))
+    server.start()
+    try:
+        result = run_healthcheck(port, **{f"RADIX_RUNTIME_TLS_{kind}": str(file) for kind, file in files.items()})
+        in_the_clear = run_healthcheck(port)
+    finally:
+        server.stop(None)
+    assert (result.returncode, result.stderr) == (0, ""), result.stdout
+    assert in_the_clear.returncode == 1
+
+
+def run_healthcheck(port: int, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(DEPLOY / "healthcheck.py")],
-        env={"RADIX_RUNTIME_PORT": str(port)},
+        env={"RADIX_RUNTIME_PORT": str(port), **variables},
         capture_output=True,
         text=True,
         timeout=60,

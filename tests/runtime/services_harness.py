@@ -24,9 +24,8 @@ from radixloop.v1 import (
 )
 
 from runtime.config import ServeConfig
-from runtime.grpc_server import GrpcServer
 from runtime.loaded_model import LoadedModel
-from runtime.server import Runtime
+from runtime.server import Runtime, listen
 
 CONTEXT = 4096
 BLOCKS = 600
@@ -51,12 +50,15 @@ class Server:
     runtime: Runtime
     # Asks for the end as a signal would; any number of times.
     stop: Callable[[], None]
+    credentials: grpc.ChannelCredentials | None = None
     channel: grpc.Channel = field(init=False)
 
     def __post_init__(self) -> None:
-        self.channel = grpc.insecure_channel(
-            self.target, [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-        )
+        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        if self.credentials is None:
+            self.channel = grpc.insecure_channel(self.target, options)
+        else:
+            self.channel = grpc.secure_channel(self.target, self.credentials, options)
         self.inference = inference_pb2_grpc.InferenceStub(self.channel)
         self.sessions = sessions_pb2_grpc.SessionsStub(self.channel)
         self.cache = cache_pb2_grpc.CacheStub(self.channel)
@@ -76,14 +78,16 @@ class Server:
 
 
 @contextmanager
-def serving(loaded: LoadedModel, status: int = 0, **settings: Any) -> Iterator[Server]:
-    """A runtime in a thread of its own; `status` is what it must exit with."""
-    config = ServeConfig(metrics_port=None, num_blocks=BLOCKS, **settings)
+def serving(
+    loaded: LoadedModel, status: int = 0, credentials: grpc.ChannelCredentials | None = None, **settings: Any
+) -> Iterator[Server]:
+    """A runtime in a thread of its own; `status` is what it must exit with, `credentials` are for a port with TLS."""
+    config = ServeConfig(port=0, metrics_port=None, num_blocks=BLOCKS, **settings)
     ready = threading.Event()
     made: dict[str, Any] = {}
 
     async def main() -> int:
-        grpc_server = GrpcServer("127.0.0.1", 0)
+        grpc_server = listen(config)
         made.update(runtime=Runtime(config, loaded, grpc_server, None), target=grpc_server.target)
         made.update(stop=Stop(), loop=asyncio.get_running_loop())
         ready.set()
@@ -92,7 +96,12 @@ def serving(loaded: LoadedModel, status: int = 0, **settings: Any) -> Iterator[S
     thread = threading.Thread(target=lambda: made.update(status=asyncio.run(main())), daemon=True)
     thread.start()
     assert ready.wait(60)
-    server = Server(made["target"], made["runtime"], lambda: made["loop"].call_soon_threadsafe(made["stop"].asked.set))
+    server = Server(
+        made["target"],
+        made["runtime"],
+        lambda: made["loop"].call_soon_threadsafe(made["stop"].asked.set),
+        credentials,
+    )
     grpc.channel_ready_future(server.channel).result(30)
     yield server
     server.channel.close()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from runtime import pool_size, server
+from runtime.access.addresses import is_loopback
 from runtime.config import ServeConfig
 from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.ready_file import Ready, write_ready_file
@@ -43,7 +44,7 @@ def refusal(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
         ({"kv_memory": 1024}, "--kv-memory: 1024 bytes: this model needs at least 2 blocks of 8192 bytes"),
         ({"attention": "magic"}, "magic"),
         ({"device": "cuda:7"}, "cuda"),
-        ({"host": "203.0.113.1"}, "--port: 203.0.113.1:0 cannot be bound"),
+        ({"host": "203.0.113.1", "insecure": True}, "--port: 203.0.113.1:0 cannot be bound"),
         ({"redis": "redis://host:notaport"}, "redis"),
         ({"ready_file": Path("/nowhere/ready.json")}, "--ready-file: /nowhere/ready.json: No such file"),
     ],
@@ -109,7 +110,7 @@ def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False), ("box.lan", False)],
 )
 def test_what_is_reachable_from_elsewhere(host: str, expected: bool) -> None:
-    assert server.is_loopback(host) is expected
+    assert is_loopback(host) is expected
 
 
 def test_a_model_without_a_context_length_needs_one() -> None:

@@ -268,13 +268,16 @@ def top(
     interval: Annotated[
         float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Seconds between two looks.")
     ] = 1.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one picture and leave, as where no terminal looks on.")
+    ] = False,
     *,
     access: Access,
 ) -> None:
-    """Watch a runtime live. Ctrl-C ends it."""
+    """Watch a runtime live: requests, pool, leases, flow, the head of the tree. Ctrl-C ends it."""
     from .commands.top import run
 
-    raise typer.Exit(run(target, interval, access))
+    raise typer.Exit(run(target, interval, once, access))
 
 
 @app.command()

@@ -43,6 +43,11 @@ def namespace_name(salt: str | None, adapter: str | None) -> str:
     return ", ".join(named) or "no salt"
 
 
+def printable(text: str) -> str:
+    """One line that steers no terminal and no reader's eye, whatever a prompt holds: ⏎ ends lines, · is the rest."""
+    return "".join(char if char.isprintable() else "⏎" if char == "\n" else "·" for char in text)
+
+
 def bytes_(value: float) -> str:
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ..explaining import CAUSE_WORDS
 from ..replay.tables import ROWS
-from ..words import count, counted, seconds, share
+from ..words import count, counted, printable, seconds, share
 from .charts import hit_rate_by_turn, itl_distribution, short, tokens_by_turn, ttft_by_length
 from .material import Material
 from .prices import Prices, cost
@@ -105,7 +105,7 @@ def _shown(value: Any) -> Any:
         return value
     if len(value) > _LONGEST_TEXT:
         value = value[: _LONGEST_TEXT - 1] + "…"
-    return "".join(char if char.isprintable() else "⏎" if char == "\n" else "·" for char in value)
+    return printable(value)
 
 
 def _money(amount: float) -> str:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from agent_client import CacheNode, CacheStats, ModelInfo
-from agent_client.commands import chat, generate, leases, nodes, stats, top
+from agent_client.commands import chat, generate, leases, nodes, stats
 from agent_client.keeping import Lease, Leases
 
 from .toy_runtime import ToyRuntime
@@ -53,25 +53,6 @@ def test_names_of_somebody_else_are_shown_on_one_line_and_no_markup() -> None:
 def test_a_deep_tree_stays_within_its_lines() -> None:
     (tree,) = nodes.draw([node(i, i - 1, head="long " * 40) for i in range(1, 12)])
     assert len(shown(tree).splitlines()) == 12
-
-
-def test_top_shows_rates_since_the_look_before() -> None:
-    before = top.Look(10.0, replace(STATS, prompt_tokens_total=1000, hit_tokens_total=0))
-    now = top.Look(
-        12.0, replace(STATS, prompt_tokens_total=1400, hit_tokens_total=300, total_blocks=100, cached_blocks=50)
-    )
-    text = shown(top.screen("here:1", MODEL, before, now, "UNAVAILABLE: gone"))
-    assert "200.0" in text
-    assert "150.0" in text
-    assert "75.00%" in text
-    assert text.count("█") == text.count("░") == 25
-    assert "UNAVAILABLE: gone" in text
-    assert max(map(len, text.splitlines())) <= 80
-
-
-def test_top_with_nothing_to_compare_with() -> None:
-    look = top.Look(10.0, STATS)
-    assert "–" in shown(top.screen("here:1", MODEL, look, look))
 
 
 def test_stats_have_a_row_for_every_figure() -> None:

@@ -66,6 +66,7 @@ class ToyRuntime(
     asked_leases: list[cache_pb2.LeaseRequest] = field(default_factory=list)
     # Where to listen; 0 takes a free port.
     port: int = 0
+    model: str = "toy"
 
     def __post_init__(self) -> None:
         self._known: dict[bytes, list[bytes]] = {}
@@ -79,6 +80,7 @@ class ToyRuntime(
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         self.target = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{self.port}')}"
         self._server.start()
+        self._started_s = time.monotonic()
 
     def stop(self) -> None:
         self._server.stop(None).wait()
@@ -182,7 +184,7 @@ class ToyRuntime(
 
     def GetModelInfo(self, request: Any, context: Any) -> Any:
         self._enter("GetModelInfo", context)
-        return inference_pb2.GetModelInfoResponse(model="toy", context_length=CONTEXT, eos_token_ids=[0])
+        return inference_pb2.GetModelInfoResponse(model=self.model, context_length=CONTEXT, eos_token_ids=[0])
 
     def Open(self, request: Any, context: Any) -> Any:
         self._enter("Open", context)
@@ -203,7 +205,14 @@ class ToyRuntime(
 
     def GetStats(self, request: Any, context: Any) -> Any:
         self._enter("GetStats", context)
-        return cache_pb2.GetStatsResponse(total_blocks=100, free_blocks=40, cached_blocks=50, active_blocks=10)
+        return cache_pb2.GetStatsResponse(
+            total_blocks=100,
+            free_blocks=40,
+            cached_blocks=50,
+            active_blocks=10,
+            prompt_tokens_total=sum(len(seen.prompt) for seen in self.seen),
+            uptime_s=time.monotonic() - self._started_s,
+        )
 
     def ListNodes(self, request: Any, context: Any) -> Any:
         self._enter("ListNodes", context)

@@ -135,7 +135,8 @@ def _watch(look: _Look, depth: int | None, rows: int | None, interval: float) ->
                 live.update(_frame(look, console, depth, rows), refresh=True)
                 time.sleep(interval)
     except KeyboardInterrupt:
-        return
+        # As a shell tells what Ctrl-C ended.
+        raise typer.Exit(130) from None
 
 
 def _frame(look: _Look, console: Console, depth: int | None, rows: int | None) -> RenderableType:

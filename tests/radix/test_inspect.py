@@ -258,6 +258,19 @@ def test_command_draws_and_prints_json(client: redis.Redis, server: EmbeddedRedi
     ]
 
 
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_ctrl_c_ends_watching_as_a_shell_tells_it(
+    client: redis.Redis, server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    def stop(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("radix.inspect_cli.time.sleep", stop)
+    result = CliRunner().invoke(app, ["--redis", server.url, "--watch", *flags])
+    assert result.exit_code == 130
+    assert result.output
+
+
 def test_command_says_what_is_missing(client: redis.Redis, server: EmbeddedRedis) -> None:
     runner = CliRunner()
     result = runner.invoke(app, ["--redis", server.url])

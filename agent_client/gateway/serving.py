@@ -57,7 +57,7 @@ def serve(
     cert: Path | None = None,
     key: Path | None = None,
 ) -> None:
-    """Serves until a signal ends it. Raises SystemExit for an address that cannot be bound, OSError for a certificate."""
+    """Serves until a signal ends it. Raises SystemExit where the address cannot be bound, OSError for bad files."""
     # Streams of clients that stay connected must not keep the process from ending.
     app = create_app(targets, aliases, tenants, access)
     uvicorn.run(

@@ -19,7 +19,10 @@ from tests.timing import eventually
 @contextmanager
 def serving_http(app: ASGIApp) -> Iterator[str]:
     """Its base URL."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    # Of a socket without its protocol asyncio does not know that it may send small pieces at once.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -5,10 +5,15 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+import torch
+
 from runtime.attention.interface import AttentionOptions
+from runtime.attention.native import NativeAttention
+from runtime.decoder_ops import DecoderOps, TorchOps
 from runtime.errors import InvalidRequest, ModelRefused
 from runtime.lean_forward import LeanForward
 from runtime.loaded_model import LoadedModel
+from runtime.native.decoder import NativeOps
 from runtime.probe import probe
 
 log = logging.getLogger(__name__)
@@ -33,7 +38,7 @@ def choose_forward(loaded: LoadedModel, name: str, options: tuple[AttentionOptio
         dims = {dim for shape in loaded.layers for dim in (shape.key_dim, shape.value_dim)}
         if len(dims) != 1:
             raise ModelRefused(f"heads of {sorted(dims)} numbers")
-        lean = LeanForward(loaded.model, options, dims.pop())
+        lean = LeanForward(loaded.model, options, dims.pop(), _ops(loaded))
         faster = replace(loaded, forward=lean, info=replace(loaded.info, forward=lean.name))
         error = probe(faster)
     except (ModelRefused, RuntimeError, TypeError) as why:
@@ -43,3 +48,10 @@ def choose_forward(loaded: LoadedModel, name: str, options: tuple[AttentionOptio
         return loaded
     log.info("%s runs on the lean forward, which differs from its own by %.1e (relative)", loaded.info.name, error)
     return faster
+
+
+def _ops(loaded: LoadedModel) -> DecoderOps:
+    """Those in C where attention runs in C too: one setting decides about both."""
+    if loaded.info.attention_backend == NativeAttention.name and loaded.model.dtype == torch.float32:
+        return NativeOps()
+    return TorchOps()

@@ -17,6 +17,7 @@ from torch.nn import functional
 from runtime.attention.hook import LayerCall
 from runtime.attention.interface import AttentionOptions
 from runtime.batch import StepPlan
+from runtime.decoder_ops import Activation, DecoderOps, HeadNorm, RmsNorm, TorchOps
 from runtime.errors import ModelRefused
 from runtime.linear_groups import GroupMember, LinearGroup
 from runtime.packed_product import Product
@@ -25,29 +26,17 @@ LINEAR = (nn.Linear, GroupMember)
 
 
 @dataclass(frozen=True, slots=True)
-class RmsNorm:
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis."""
-
-    shape: tuple[int, ...]
-    weight: torch.Tensor
-    eps: float
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, self.shape, self.weight, self.eps)
-
-
-@dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer. head_norm: eps, and weight `[heads + kv_heads, dim]`, of a norm over single heads."""
+    """One decoder layer. head_norm is of queries and keys together."""
 
     index: int
     before_attention: RmsNorm
     qkv: Product
-    head_norm: tuple[float, torch.Tensor] | None
+    head_norm: HeadNorm | None
     out: Product
     before_mlp: RmsNorm
     gate_up: Product
-    activation: Product
+    activation: Activation
     down: Product
     heads: int
     kv_heads: int
@@ -57,14 +46,18 @@ class Layer:
 class LeanForward:
     """Stands in for a model's forward. Raises ModelRefused, saying why, for a model that is not built like this.
 
-    options: how each layer attends, in layer order, as the model's own layers were seen to ask for it.
+    options: how each layer attends, in layer order, as the model's own layers were seen to ask for it. ops: what is
+    done between the products.
     """
 
     name = "lean"
 
-    def __init__(self, network: Any, options: tuple[AttentionOptions, ...], head_dim: int) -> None:
+    def __init__(
+        self, network: Any, options: tuple[AttentionOptions, ...], head_dim: int, ops: DecoderOps | None = None
+    ) -> None:
         self._network = network
         self._dim = head_dim
+        self._ops = ops or TorchOps()
         decoder = network.get_decoder()
         _only(network, "the model", lm_head=LINEAR, **{network.base_model_prefix: nn.Module})
         parts = {"embed_tokens": nn.Embedding, "layers": nn.ModuleList, "norm": nn.Module, "rotary_emb": nn.Module}
@@ -77,7 +70,7 @@ class LeanForward:
 
     def with_options(self, options: tuple[AttentionOptions, ...]) -> LeanForward:
         """The same weights under other windows or scales."""
-        return LeanForward(self._network, options, self._dim)
+        return LeanForward(self._network, options, self._dim, self._ops)
 
     def _layer(self, module: Any, index: int, options: AttentionOptions) -> Layer:
         where = f"layer {index}"
@@ -105,7 +98,7 @@ class LeanForward:
             out=attention.o_proj.forward,
             before_mlp=_rms_norm(module.post_attention_layernorm),
             gate_up=_joint(where, mlp.gate_proj, mlp.up_proj),
-            activation=mlp.act_fn.forward,
+            activation=Activation.of(mlp.act_fn, self._embedding.dtype),
             down=mlp.down_proj.forward,
             heads=heads,
             kv_heads=kv_heads,
@@ -113,36 +106,31 @@ class LeanForward:
         )
 
     def __call__(self, plan: StepPlan, attend: LayerCall, rows: torch.Tensor) -> torch.Tensor:
+        ops, layers = self._ops, self._layers
         hidden = functional.embedding(plan.input_ids[0], self._embedding)
         cos, sin = self._rotary(hidden[None], position_ids=plan.position_ids)
-        half = self._dim // 2
-        cos, sin = cos[0, :, None], sin[0, :, None].clone()
-        sin[..., :half].neg_()
-        last = len(self._layers) - 1
-        for layer in self._layers:
-            attended = self._attend(layer, layer.before_attention(hidden), cos, sin, attend)
-            if layer.index == last:
+        cos, sin = ops.angles(cos[0], sin[0])
+        norms = [*(layer.before_attention for layer in layers), self._norm]
+        normed = ops.norm(hidden, norms[0])
+        for layer in layers:
+            attended = self._attend(layer, normed, cos, sin, attend)
+            if layer is layers[-1]:
                 # Behind the last attention a token meets no other: what nobody asked for ends here.
                 attended, hidden = attended.index_select(0, rows), hidden.index_select(0, rows)
-            hidden += layer.out(attended)
-            gate, up = layer.gate_up(layer.before_mlp(hidden)).chunk(2, dim=-1)
-            hidden += layer.down(layer.activation(gate).mul_(up))
-        logits: torch.Tensor = self._head(self._norm(hidden))
+            normed = ops.add_norm(hidden, layer.out(attended), layer.before_mlp)
+            inner = ops.gate(layer.gate_up(normed), layer.activation)
+            normed = ops.add_norm(hidden, layer.down(inner), norms[layer.index + 1])
+        logits: torch.Tensor = self._head(normed)
         return logits
 
     def _attend(
-        self, layer: Layer, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: LayerCall
+        self, layer: Layer, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: LayerCall
     ) -> torch.Tensor:
-        joint = layer.qkv(hidden).view(len(hidden), -1, self._dim)
+        joint = layer.qkv(normed).view(len(normed), -1, self._dim)
         turned = layer.heads + layer.kv_heads
-        turning = joint[:, :turned]
-        if layer.head_norm is not None:
-            eps, weight = layer.head_norm
-            turning = functional.rms_norm(turning, (self._dim,), None, eps).mul_(weight)
-        # cos and sin repeat for both halves; the sign of sin's first half is turned already.
-        placed = torch.addcmul(turning * cos, turning.roll(self._dim // 2, -1), sin)
+        placed = self._ops.rotate(joint, turned, layer.head_norm, cos, sin)
         out = attend(layer.index, placed[:, : layer.heads], placed[:, layer.heads :], joint[:, turned:], layer.options)
-        return out.reshape(len(hidden), -1)
+        return out.reshape(len(normed), -1)
 
 
 def _only(module: nn.Module, where: str, **children: type[nn.Module] | tuple[type[nn.Module], ...]) -> None:
@@ -177,11 +165,11 @@ def _rms_norm(module: nn.Module) -> RmsNorm:
     return norm
 
 
-def _head_norm(attention: Any, heads: int, kv_heads: int) -> tuple[float, torch.Tensor]:
+def _head_norm(attention: Any, heads: int, kv_heads: int) -> HeadNorm:
     query, key = _rms_norm(attention.q_norm), _rms_norm(attention.k_norm)
     if query.eps != key.eps or query.shape != key.shape or query.shape != (attention.head_dim,):
         raise ModelRefused("the norms of queries and keys are not over single heads")
-    return query.eps, torch.cat([query.weight.expand(heads, -1), key.weight.expand(kv_heads, -1)])
+    return HeadNorm(torch.cat([query.weight.expand(heads, -1), key.weight.expand(kv_heads, -1)]), query.eps)
 
 
 def _joint(where: str, *members: GroupMember) -> LinearGroup:

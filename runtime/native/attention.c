@@ -97,15 +97,23 @@ INLINE void turn_square(const float *const *rows, long at, float *to) {
 }
 #endif
 
-/* `to[d][j] = rows[j][d]` for the keys of a tile. */
-INLINE void turn(const float *const *rows, int dim, float *to) {
+/* `to[d][j] = rows[j][d]` for the keys of a tile. Meanwhile the `coming` keys of the next tile are fetched, a line for
+ * each that is read: more at once would only wait for each other. */
+INLINE void turn(const float *const *rows, int dim, float *to, const char *const *next, int coming, int next_bytes) {
     int d = 0;
 #if LANES == 16
     for (; d + 16 <= dim; d += 16)
-        for (int j = 0; j < TILE; j += 16) turn_square(rows + j, d, to + (long)d * TILE + j);
+        for (int j = 0; j < TILE; j += 16) {
+            for (int i = j; i < j + 16 && i < coming; i++)
+                if (d * 4 < next_bytes) __builtin_prefetch(next[i] + d * 4, 0, 2);
+            turn_square(rows + j, d, to + (long)d * TILE + j);
+        }
 #endif
-    for (; d < dim; d++)
+    for (; d < dim; d++) {
+        if (d % 16 == 0)
+            for (int i = 0; i < coming; i++) __builtin_prefetch(next[i] + d * 4, 0, 2);
         for (int j = 0; j < TILE; j++) to[(long)d * TILE + j] = rows[j][d];
+    }
 }
 
 /* Scores of `rows` queries with a tile of turned keys. */
@@ -134,9 +142,10 @@ INLINE void score(const int rows, const float *query, int dim, long stride, cons
     }
 }
 
-/* out[r] += weights[r] times the values of `count` keys, `columns` vectors of them. */
+/* out[r] += weights[r] times the values of `count` keys, `columns` vectors of them. Fetches `coming` values of the next
+ * tile, as `turn` does with keys. */
 INLINE void weigh(const int rows, const int columns, const float *weights, const float *const *values, int count,
-                  int at, float *out, long stride) {
+                  int at, float *out, long stride, const char *const *next, int coming) {
     vec sum[ROWS][COLUMNS];
     UNROLLED
     for (int r = 0; r < rows; r++)
@@ -146,6 +155,10 @@ INLINE void weigh(const int rows, const int columns, const float *weights, const
         vec value[COLUMNS];
         UNROLLED
         for (int i = 0; i < columns; i++) value[i] = load(values[j] + at + i * LANES);
+        if (j < coming) {
+            UNROLLED
+            for (int i = 0; i < columns * LANES; i += 16) __builtin_prefetch(next[j] + (at + i) * 4, 0, 2);
+        }
         UNROLLED
         for (int r = 0; r < rows; r++) {
             vec w = splat(weights[r * TILE + j]);
@@ -211,11 +224,13 @@ struct tile {
     const float *values[TILE];
     int count; /* keys in it */
     int base;  /* position of the first */
+    const char *next_keys[TILE], *next_values[TILE];
+    int coming; /* keys in the next tile, to be fetched meanwhile */
 };
 
 /* A few rows of one KV head over a tile. */
 INLINE void step_rows(const int rows, const struct attention *step, const struct rows *mine, const struct tile *tile,
-                      const int *low, const int *high, float *scores) {
+                      const int *low, const int *high, int coming, float *scores) {
     const int kd = padded(step->key_dim), vd = padded(step->value_dim);
     score(rows, mine->query, step->key_dim, kd, tile->turned, scores);
     if (step->softcap > 0) cap(scores, rows, step->softcap);
@@ -223,19 +238,20 @@ INLINE void step_rows(const int rows, const struct attention *step, const struct
         soften(scores + r * TILE, low[r], high[r], mine->peak + r, mine->total + r * LANES, mine->out + (long)r * vd, vd);
     int d = 0;
     for (; d + COLUMNS * LANES <= vd; d += COLUMNS * LANES)
-        weigh(rows, COLUMNS, scores, tile->values, tile->count, d, mine->out, vd);
-    for (; d < vd; d += LANES) weigh(rows, 1, scores, tile->values, tile->count, d, mine->out, vd);
+        weigh(rows, COLUMNS, scores, tile->values, tile->count, d, mine->out, vd, tile->next_values, coming);
+    for (; d < vd; d += LANES)
+        weigh(rows, 1, scores, tile->values, tile->count, d, mine->out, vd, tile->next_values, coming);
 }
 
 static void any_rows(int rows, const struct attention *step, const struct rows *mine, const struct tile *tile,
-                     const int *low, const int *high, float *scores) {
+                     const int *low, const int *high, int coming, float *scores) {
     switch (rows) {
-        case 6: step_rows(6, step, mine, tile, low, high, scores); break;
-        case 5: step_rows(5, step, mine, tile, low, high, scores); break;
-        case 4: step_rows(4, step, mine, tile, low, high, scores); break;
-        case 3: step_rows(3, step, mine, tile, low, high, scores); break;
-        case 2: step_rows(2, step, mine, tile, low, high, scores); break;
-        default: step_rows(1, step, mine, tile, low, high, scores);
+        case 6: step_rows(6, step, mine, tile, low, high, coming, scores); break;
+        case 5: step_rows(5, step, mine, tile, low, high, coming, scores); break;
+        case 4: step_rows(4, step, mine, tile, low, high, coming, scores); break;
+        case 3: step_rows(3, step, mine, tile, low, high, coming, scores); break;
+        case 2: step_rows(2, step, mine, tile, low, high, coming, scores); break;
+        default: step_rows(1, step, mine, tile, low, high, coming, scores);
     }
 }
 
@@ -244,6 +260,7 @@ static void take_tile(const struct attention *step, const struct rows *all, cons
                       const struct tile *tile, float *scores) {
     const int rows = task->count * step->group;
     const int kd = padded(step->key_dim), vd = padded(step->value_dim);
+    int coming = tile->coming;
     for (int first = 0; first < rows; first += ROWS) {
         int count = rows - first < ROWS ? rows - first : ROWS, low[ROWS], high[ROWS], some = 0;
         for (int r = 0; r < count; r++) {
@@ -257,7 +274,8 @@ static void take_tile(const struct attention *step, const struct rows *all, cons
         if (!some) continue;
         struct rows mine = {all->query + (long)first * kd, all->out + (long)first * vd, all->total + first * LANES,
                             all->peak + first};
-        any_rows(count, step, &mine, tile, low, high, scores);
+        any_rows(count, step, &mine, tile, low, high, coming, scores);
+        coming = 0;
     }
 }
 
@@ -314,13 +332,12 @@ static void run_task(const void *data, long item, int worker) {
         for (int h = 0; h < task->heads; h++) {
             const char *keys = call->keys + (long)(task->head + h) * key_dim * bytes;
             const char *values = call->values + (long)(task->head + h) * value_dim * bytes;
-            struct tile tile = {.turned = turned, .count = count, .base = base};
+            struct tile tile;
+            tile.turned = turned, tile.count = count, tile.base = base, tile.coming = ahead < 0 ? 0 : ahead;
             const float *key_rows[TILE];
             for (int j = 0; j < ahead; j++) {
-                for (int at = 0; at < key_dim * bytes; at += 64)
-                    __builtin_prefetch(keys + next[j] * key_token + at, 0, 2);
-                for (int at = 0; at < value_dim * bytes; at += 64)
-                    __builtin_prefetch(values + next[j] * value_token + at, 0, 2);
+                tile.next_keys[j] = keys + next[j] * key_token;
+                tile.next_values[j] = values + next[j] * value_token;
             }
             for (int j = 0; j < count; j++) {
                 const char *key = keys + slot[j] * key_token, *value = values + slot[j] * value_token;
@@ -337,7 +354,7 @@ static void run_task(const void *data, long item, int worker) {
                 if (!whole_values) tile.values[j] = wide_values + (long)j * vd;
             }
             for (int j = count; j < TILE; j++) key_rows[j] = nothing;
-            turn(key_rows, key_dim, turned);
+            turn(key_rows, key_dim, turned, tile.next_keys, tile.coming, key_dim * bytes);
             struct rows all = {query + (long)h * rows * kd, out + (long)h * rows * vd, total + h * rows * LANES,
                                peak + h * rows};
             take_tile(step, &all, task, &tile, scores);

@@ -46,7 +46,9 @@ UNFIT: dict[str, Any] = {
 }
 
 
-def prepared(config: Any, forward: str = "auto", dtype: torch.dtype = torch.float32) -> LoadedModel:
+def prepared(
+    config: Any, forward: str = "auto", dtype: torch.dtype = torch.float32, attention: str = "auto"
+) -> LoadedModel:
     torch.manual_seed(11)
     network = AutoModelForCausalLM.from_config(config(), dtype=dtype)
     for name, parameter in network.named_parameters():
@@ -54,7 +56,7 @@ def prepared(config: Any, forward: str = "auto", dtype: torch.dtype = torch.floa
             torch.nn.init.normal_(parameter, std=0.5)
         if "norm" in name:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
-    return prepare_model(network, None, name="model", forward=forward)
+    return prepare_model(network, None, name="model", forward=forward, attention=attention)
 
 
 def items() -> list[BatchItem]:
@@ -87,17 +89,20 @@ def assert_equal_forwards(loaded: LoadedModel) -> None:
         torch.testing.assert_close(lean.pool.layers[layer].values, kv.values, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
+# Between its products: in C, in torch.
+@pytest.mark.parametrize("attention", ["native", "sdpa"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_families_that_are_fit_run_on_it(family: str) -> None:
-    loaded = prepared(FAMILIES[family])
+def test_families_that_are_fit_run_on_it(family: str, attention: str) -> None:
+    loaded = prepared(FAMILIES[family], attention=attention)
     assert loaded.info.forward == ("lean" if family in LEAN else "model")
     if family in LEAN:
         assert_equal_forwards(loaded)
 
 
+@pytest.mark.parametrize("attention", ["native", "sdpa"])
 @pytest.mark.parametrize("name", FIT)
-def test_what_llamas_may_have(name: str) -> None:
-    assert_equal_forwards(prepared(FIT[name]))
+def test_what_llamas_may_have(name: str, attention: str) -> None:
+    assert_equal_forwards(prepared(FIT[name], attention=attention))
 
 
 @pytest.mark.parametrize("name", UNFIT)

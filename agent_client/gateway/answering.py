@@ -46,17 +46,30 @@ class Answer:
     writer: Writer
     wishes: Wishes
     ended: Ended
+    closed: Callable[[], None]
 
     async def respond(self, http: Request, *, stream: bool) -> Response:
         """Waits for what has to be known before the headers go, or for all of it.
 
         Raises the runtime's error, and ClientGone when the client left; the calls are cancelled then.
         """
-        if not stream:
+        try:
+            if stream:
+                running = await unless_gone(http.receive, self._begin())
+                return FrameResponse(self._frames(running), self._close(running), _explained(http, running.started))
             started, body = await unless_gone(http.receive, self._whole())
-            return JSONResponse(body, headers={**_explained(http, started), **self.wishes.headers()})
-        running = await unless_gone(http.receive, self._begin())
-        return FrameResponse(self._frames(running), running.runs.cancel, _explained(http, running.started))
+        except BaseException:
+            self.closed()
+            raise
+        self.closed()
+        return JSONResponse(body, headers={**_explained(http, started), **self.wishes.headers()})
+
+    def _close(self, running: Running) -> Callable[[], None]:
+        def close() -> None:
+            running.runs.cancel()
+            self.closed()
+
+        return close
 
     async def _begin(self) -> Running:
         running = await self.calls.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,11 +19,16 @@ from .anthropic_writer import error_body as anthropic_error
 from .endpoints import Endpoints
 from .failures import CLIENT_CLOSED, INTERNAL, ApiError, from_runtime
 from .fleet import Fleet
+from .front import Front
 from .openai_shapes import error_body as openai_error
+from .responses import ResponsesEndpoints
 from .runs import ClientGone
 from .tenants import Tenants
 
-MESSAGES = "/v1/messages"
+log = logging.getLogger(__name__)
+
+_FAULT = "the gateway failed; its log says why"
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -35,24 +41,28 @@ def create_app(
 ) -> ASGIApp:
     """The ASGI application in front of the runtimes at `targets` (HOST:PORT, one or several)."""
     fleet = Fleet([targets] if isinstance(targets, str) else targets, aliases, access)
-    gateway = Endpoints(fleet, tenants or Tenants())
+    front = Front(fleet, tenants or Tenants())
+    gateway, responses = Endpoints(front), ResponsesEndpoints(front)
     posts = {
         "/v1/chat/completions": _answering(gateway.chat),
         "/v1/completions": _answering(gateway.completions),
+        RESPONSES: _answering(responses.create),
         MESSAGES: _answering(gateway.messages, anthropic_error),
         f"{MESSAGES}/count_tokens": _answering(gateway.count_tokens, anthropic_error),
     }
     gets = {
         "/v1/models": _answering(gateway.models),
         "/v1/models/{name:path}": _answering(gateway.model),
+        f"{RESPONSES}/{{name}}": _answering(responses.show),
         "/health": gateway.health,
-        "/metrics": gateway.show_metrics,
+        "/metrics": gateway.metrics,
     }
     routes = [Route(path, handler, methods=["POST"]) for path, handler in posts.items()]
     routes += [Route(path, handler, methods=["GET"]) for path, handler in gets.items()]
+    routes.append(Route(f"{RESPONSES}/{{name}}", _answering(responses.delete), methods=["DELETE"]))
     handlers = {HTTPException: _no_answer, Exception: _no_answer}
-    app = Starlette(routes=routes, lifespan=gateway.lifespan, exception_handlers=handlers)
-    return gateway.metrics.around(app, {*posts, *gets})
+    app = Starlette(routes=routes, lifespan=lambda _: fleet.connected(), exception_handlers=handlers)
+    return front.metrics.around(app, {*posts, *gets})
 
 
 def _answering(handler: Handler, body: Callable[[ApiError], Mapping[str, Any]] = openai_error) -> Handler:
@@ -67,6 +77,12 @@ def _answering(handler: Handler, body: Callable[[ApiError], Mapping[str, Any]] =
             failed = from_runtime(error)
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED)
+        except HTTPException:
+            raise
+        except Exception:
+            # Left to the server, it would also close the connection under the client's next request.
+            log.exception("%s %s failed", http.method, http.url.path)
+            failed = ApiError(INTERNAL, _FAULT)
         return JSONResponse(body(failed), failed.status, failed.headers())
 
     return answered
@@ -74,7 +90,7 @@ def _answering(handler: Handler, body: Callable[[ApiError], Mapping[str, Any]] =
 
 async def _no_answer(http: Request, error: Exception) -> Response:
     """For paths and methods that are not served, and for faults of the gateway itself."""
-    status, why = INTERNAL, "the gateway failed; its log says why"
+    status, why = INTERNAL, _FAULT
     if isinstance(error, HTTPException):
         status, why = error.status_code, error.detail
     failed = ApiError(status, f"{http.method} {http.url.path}: {why}")

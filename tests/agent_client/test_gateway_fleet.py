@@ -20,6 +20,7 @@ from tests.timing import eventually
 from .gateway_harness import error, frames, ok, serving_http
 from .toy_runtime import Refusal, ToyRuntime
 
+GO_ON = {"role": "assistant", "content": "x"}, {"role": "user", "content": "go on"}
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
@@ -68,12 +69,10 @@ def test_when_a_name_goes_only_its_keys_move_and_they_come_back() -> None:
 
 
 def test_what_begins_alike_meets_and_what_does_not_is_spread(rig: Rig) -> None:
-    for i in range(24):
+    for i in range(32):
         ok(rig.chat(f"question {i}"))
         first = rig.where()
-        turn = ok(
-            rig.chat(f"question {i}", {"role": "assistant", "content": "x"}, {"role": "user", "content": "go on"})
-        )
+        turn = ok(rig.chat(f"question {i}", *GO_ON))
         assert rig.where() is first
         assert turn["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     assert all(rig.served())
@@ -89,7 +88,7 @@ def test_a_session_stays_whatever_it_says_and_its_branches_with_it(rig: Rig, hea
         ok(rig.chat(question, headers={**named, **headers}, **control))
         return rig.where()
 
-    homes = {session: ask(session, "first") for session in map(str, range(12))}
+    homes = {session: ask(session, "first") for session in map(str, range(32))}
     assert len({id(home) for home in homes.values()}) == 3
     for session, home in homes.items():
         assert ask(session, f"another {session}") is home

@@ -264,15 +264,14 @@ def test_a_claim_goes_by_its_revision(http: httpx.Client, scripted: ToyRuntime) 
 
 def test_what_cannot_be_retained_is_told(http: httpx.Client, scripted: ToyRuntime) -> None:
     given = hints(retain({"start": 10_000, "priority": 1}), retain({"end": 4}, {"start": 10_000}), message_id=None)
-    told = ok(http.post(CHAT, json={"model": "toy", "messages": [{"role": "user", "content": "x"}], **given}))
+    asked = {"model": "toy", "messages": [{"role": "user", "content": "x"}], "max_tokens": 3}
+    told = ok(http.post(CHAT, json=asked | given))
     first, second = told["kv_hints"]["results"]
     assert first["status"] == "rejected"
     assert second["status"] == "applied"
     assert "1 of 2 directives" in second["detail"]
     scripted.refusals["Lease"] = [Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "the cap is 9")]
-    told = ok(
-        http.post(CHAT, json={"model": "toy", "messages": [{"role": "user", "content": "x"}], **hints(retain({}))})
-    )
+    told = ok(http.post(CHAT, json=asked | hints(retain({}))))
     assert "the cap is 9" in told["kv_hints"]["results"][0]["detail"]
 
 

@@ -111,6 +111,8 @@ class ToyRuntime(
 
     def Generate(self, request: Any, context: Any) -> Any:
         refusal = self._enter("Generate", context)
+        if request.HasField("session_id") and request.session_id not in self.sessions:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"session_id {request.session_id!r} is not open")
         prompt = self.sessions.get(request.session_id, b"") + encode(request.prompt)
         space = request.namespace.SerializeToString()
         seen = Seen(request, prompt, time.perf_counter())

@@ -29,15 +29,28 @@ class Running:
     started: Sequence[Started]
 
 
-class Calls:
-    """Calls to be made at the first of `members` that takes them: `send` sends them to one and adds them to its runs.
+def worth_another(error: RadixloopError) -> bool:
+    """Whether another runtime may do what this one did not: it is gone, or its queue is full."""
+    return isinstance(error, Unavailable) or (isinstance(error, ResourceExhausted) and error.retry_after_s is not None)
 
-    They go on to the next where one is gone or its queue is full, as long as the caller has not been told anything.
+
+@dataclass(frozen=True)
+class Attempt:
+    """One way to make the calls: `send` sends them to `member` and adds them to the runs.
+
+    `gives_way` tells after which errors the next way is tried.
     """
 
-    def __init__(self, members: Sequence[Member], send: Send) -> None:
-        self._members = members
-        self._send = send
+    member: Member
+    send: Send
+    gives_way: Callable[[RadixloopError], bool] = worth_another
+
+
+class Calls:
+    """Calls to be made in the first of several ways that works, as long as the caller has not been told anything."""
+
+    def __init__(self, attempts: Sequence[Attempt]) -> None:
+        self._attempts = attempts
 
     async def begin(self) -> Running:
         """Waits until the calls are admitted. Raises the runtime's error; cancelled, it ends what it began."""
@@ -56,17 +69,17 @@ class Calls:
         return await self._tried(results)
 
     async def _tried(self, more: Callable[[Running], Awaitable[T]]) -> T:
-        for left, member in enumerate(self._members, 1 - len(self._members)):
-            runs = Runs()
+        for left, attempt in enumerate(self._attempts, 1 - len(self._attempts)):
+            runs, member = Runs(), attempt.member
             try:
-                await self._send(member, runs)
+                await attempt.send(member, runs)
                 return await more(Running(member, runs, await runs.start()))
             except RadixloopError as error:
                 runs.cancel()
                 member.failed(error)
-                if left == 0 or not _worth_another(error):
+                if left == 0 or not attempt.gives_way(error):
                     raise
-                log.warning("the runtime at %s did not take a call, another is asked: %s", member.target, error)
+                log.warning("the runtime at %s did not take a call, which is tried again: %s", member.target, error)
             except BaseException:
                 runs.cancel()
                 raise
@@ -81,8 +94,3 @@ def prompts_with(prompts: Sequence[Prompt], options: GenerateOptions) -> Send:
             runs.add(member.client.stream(prompt, **options))
 
     return send
-
-
-def _worth_another(error: RadixloopError) -> bool:
-    """Whether another runtime may do what this one did not."""
-    return isinstance(error, Unavailable) or (isinstance(error, ResourceExhausted) and error.retry_after_s is not None)

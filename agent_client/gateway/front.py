@@ -1,0 +1,59 @@
+"""What every route of the gateway uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..prompts import Prompt
+from .answering import Answer, Writer
+from .cache_control import keep_all
+from .conversations import Loop
+from .fleet import Calls, Fleet
+from .keeping import Breakpoint, HintDesk, KvHints, LeaseBook, Wishes
+from .metrics import GatewayMetrics
+from .sampling import SamplingFields
+from .tenants import Tenants
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whose request it is: the tenant, the salt of its namespace, and the loop that it is a part of."""
+
+    tenant: str | None
+    salt: str | None
+    loop: Loop
+
+    def place(self, prompt: Prompt) -> str:
+        """Which calls should meet at one runtime."""
+        return self.loop.place(self.tenant, prompt)
+
+
+class Front:
+    """The runtimes, who may call, and what is counted and kept."""
+
+    def __init__(self, fleet: Fleet, tenants: Tenants) -> None:
+        self.fleet = fleet
+        self.tenants = tenants
+        self.metrics = GatewayMetrics(fleet)
+        self._leases = LeaseBook(self.metrics.leased)
+        self._hints = HintDesk(self._leases, self.metrics.hinted)
+
+    def wishes(
+        self, caller: Caller, place: str, marked: Sequence[Breakpoint] = (), hints: KvHints | None = None
+    ) -> Wishes:
+        """What a request wants kept. Raises ApiError for too much of it."""
+        return Wishes(self._leases, self._hints, salt=caller.salt, loop=place, breakpoints=marked, hints=hints)
+
+    def wishes_of(self, caller: Caller, place: str, asked: SamplingFields) -> Wishes:
+        """The same of a request to one of OpenAI's routes."""
+        marked = keep_all(asked.nvext.cache_control if asked.nvext else None, "nvext.cache_control")
+        return self.wishes(caller, place, marked, asked.kv_hints)
+
+    def answer(self, calls: Calls, writer: Writer, wishes: Wishes, closed: Callable[[], None] | None = None) -> Answer:
+        """The way to an answer; `closed` is told when it is over, however it ended."""
+        return Answer(calls, writer, wishes, self.metrics.ended, closed or _nothing)
+
+
+def _nothing() -> None:
+    """Nothing is to be done when an answer is over."""

@@ -1,0 +1,114 @@
+"""POST /v1/responses, and GET and DELETE of those that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from radixloop.tenants import salt_of
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ...aio import AsyncRadixClient
+from ...calls import close_session
+from ...errors import RadixloopError
+from ..bodies import read_body
+from ..conversations import loop_of
+from ..fleet import Calls
+from ..fleet.places import digest
+from ..front import Caller, Front
+from .request import Message, ResponsesRequest, chat_of, new_messages, turn_options
+from .store import Place, ResponseStore, Stored
+from .turn import Turn
+from .writer import ResponseWriter
+
+
+class ResponsesEndpoints:
+    """Keeps the conversations that may be gone on from, here and as sessions of the runtimes."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._store = ResponseStore(self._close)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def create(self, http: Request) -> Response:
+        front, tenant = self._front, self._front.tenants.of(http.headers)
+        asked = await read_body(http, ResponsesRequest)
+        asked.refuse_unserved()
+        tools, new = asked.chat_tools(), new_messages(asked)
+        options = turn_options(asked, tools)
+        loop = loop_of(http.headers, asked.prompt_cache_key, asked.nvext)
+        previous = self._previous(asked, tenant)
+        # A conversation stays in the namespace in which it began.
+        salt = previous.salt if previous else salt_of(tenant, asked.cache_salt)
+        history: Sequence[Message] = previous.messages if previous else ()
+        whole = chat_of(asked.instructions, history, new, tools)
+        caller = Caller(tenant, salt, loop)
+        place, head = previous.loop if previous else caller.place(whole), digest([asked.instructions, tools])
+        wishes = front.wishes_of(caller, place, asked)
+        if wishes.any:
+            options["return_prompt_ids"] = True
+        request_id = uuid.uuid4().hex
+        options["request_id"] = request_id
+        members = await front.fleet.order(asked.model, place)
+        keeps = asked.keeps and not loop.final
+        turn = Turn(whole, chat_of(None, (), new, tools), options, salt, keeps=keeps)
+        conversation = loop.conversation(whole)
+        if conversation is not None and not keeps:
+            options["conversation"] = conversation
+            options["conversation_ends"] = loop.final
+        session = None
+        if previous is not None and (keeps or loop.final):
+            session = self._store.take_session(previous.body["id"], previous, members[0].target, head)
+        if session is not None and loop.final:
+            self._close(session)
+            session = None
+
+        def ended(body: dict[str, Any], said: Message) -> None:
+            if asked.keeps:
+                messages, chars = [*history, *new, said], len(str(body)) + len(str(new))
+                stored = Stored(body, tenant, salt, messages, head, place, chars, turn.handed_over())
+                self._store.put(body["id"], stored)
+
+        def closed() -> None:
+            left = turn.handed_over()
+            if left is not None:
+                self._close(left)
+
+        writer = ResponseWriter(asked, request_id, wishes, ended)
+        answer = front.answer(Calls(turn.attempts(members, session)), writer, wishes, closed)
+        return await answer.respond(http, stream=bool(asked.stream))
+
+    async def show(self, http: Request) -> Response:
+        return JSONResponse(self._asked_for(http).body)
+
+    async def delete(self, http: Request) -> Response:
+        name = self._asked_for(http).body["id"]
+        self._store.drop(name)
+        return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+    def _asked_for(self, http: Request) -> Stored:
+        tenant = self._front.tenants.of(http.headers)
+        return self._store.get(http.path_params["name"], tenant, "response_id")
+
+    def _previous(self, asked: ResponsesRequest, tenant: str | None) -> Stored | None:
+        if asked.previous_response_id is None:
+            return None
+        return self._store.get(asked.previous_response_id, tenant, "previous_response_id")
+
+    def _close(self, place: Place) -> None:
+        """Ends a session in the background; one that cannot be reached idles out by itself."""
+        member = next((member for member in self._front.fleet.members if member.target == place.target), None)
+        if member is not None:
+            task = asyncio.create_task(_close_session(member.client, place.session_id))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+
+async def _close_session(client: AsyncRadixClient, session_id: str) -> None:
+    try:
+        await client._unary(close_session(session_id))
+    except RadixloopError:
+        return

@@ -113,7 +113,7 @@ class Readers:
         return asyncio.run_coroutine_threadsafe(self._read(job, buffer, handle), self._loop)
 
     async def _read(self, job: GenerateJob, buffer: StreamBuffer, handle: Handle) -> int:
-        writer = ReplyWriter(job.request_id, job.tokens, return_prompt_ids=False, chat=False)
+        writer = ReplyWriter(job.request_id, job.tokens, return_prompt_ids=False, reader=None)
         written = 0
         try:
             while True:

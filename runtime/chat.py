@@ -15,6 +15,7 @@ from runtime.chat_fallback import TemplateAbilities, adapt, probe_abilities
 from runtime.chat_messages import Message, check_messages, check_template_kwargs, check_tools
 from runtime.detokenizer import special_token_ids
 from runtime.errors import InvalidRequest, TemplateRefused
+from runtime.tool_calls import SAMPLE_NAME, ToolFormat, recognise
 
 MAX_CHAT_CHARS = 4_000_000
 # How many tokens into a turn the end token of the reply before it is looked for.
@@ -39,6 +40,7 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._max_chars = max_chars
         self._abilities: TemplateAbilities | None = None
+        self._tool_format: ToolFormat | None = None
         taken = set(inspect.signature(tokenizer.apply_chat_template).parameters) - {"documents", "kwargs"}
         self._reserved_kwargs = frozenset(taken | {"self", "messages", "conversations"})
 
@@ -54,6 +56,24 @@ class ChatRenderer:
         if self._abilities is None:
             self._abilities = probe_abilities(lambda messages, tools: self._apply(messages, tools, {}, False))
         return self._abilities
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """How the prompts of this template show the model its own calls. Raises TemplateRefused where there is none."""
+        if self._tool_format is None:
+            function = {"name": SAMPLE_NAME, "arguments": {"place": "here"}}
+            call = {"id": "call00001", "type": "function", "function": function}
+            told: list[Message] = [
+                {"role": "user", "content": "question"},
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+            ]
+            result: Message = {"role": "tool", "name": SAMPLE_NAME, "tool_call_id": "call00001", "content": "answer"}
+            shown = ""
+            for messages in (told, [*told, result]):
+                with suppress(TemplateRefused):
+                    shown += self._write(messages, [], {}, False)
+            self._tool_format = recognise(shown)
+        return self._tool_format
 
     def render(
         self,

@@ -272,6 +272,14 @@ class ServeConfig(BaseModel):
         metavar="WHERE",
     )
     draft_tokens: int = setting(16, WORK, "Tokens of a draft at most.", metavar="N", ge=1, le=64)
+    grammar_seconds: float = setting(
+        5.0,
+        WORK,
+        "Longest that compiling a schema, regex or grammar may take, in a process of its own; longer is refused.",
+        metavar="SECONDS",
+        gt=0,
+        le=60,
+    )
     max_sessions: int = setting(1024, WORK, "Sessions that may be open.", metavar="N", ge=1, le=1_000_000)
     session_idle_seconds: float = setting(
         3600.0, WORK, "Forget sessions idle for longer.", metavar="SECONDS", gt=0, allow_inf_nan=False

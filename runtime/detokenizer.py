@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runtime.tool_calls.formats import MARKERS
+
 _REPLACEMENT = "\ufffd"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 # A character of UTF-8 has at most 4 bytes, so this many tokens at the end of a prompt show what it left unfinished.
@@ -34,7 +36,7 @@ class IncrementalDetokenizer:
     def __init__(self, tokenizer: Any, prompt: npt.NDArray[np.int32], skip_special_tokens: bool = True) -> None:
         """`prompt` is int32 [T] token ids, possibly none; only its tail is looked at."""
         self._tokenizer = tokenizer
-        self._skipped: frozenset[int] = special_token_ids(tokenizer) if skip_special_tokens else frozenset()
+        self._skipped: frozenset[int] = silent_token_ids(tokenizer) if skip_special_tokens else frozenset()
         self._spellings = _spellings(tokenizer)
         steps = _decoder_steps(tokenizer)
         self._byte_level = steps == {"ByteLevel"}
@@ -127,6 +129,13 @@ def special_token_ids(tokenizer: Any) -> frozenset[int]:
     """The ids that `decode(skip_special_tokens=True)` leaves out."""
     added = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     return frozenset(added.union(tokenizer.all_special_ids))
+
+
+@functools.lru_cache(maxsize=8)
+def silent_token_ids(tokenizer: Any) -> frozenset[int]:
+    """The special tokens that a reply's text leaves out: all but those that mark tool calls in it."""
+    marks = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.content in MARKERS}
+    return special_token_ids(tokenizer) - marks
 
 
 @functools.lru_cache(maxsize=8)

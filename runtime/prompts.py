@@ -17,6 +17,7 @@ from runtime.convert import ChatInput, Tokens, chat_input, token_array
 from runtime.errors import InvalidRequest
 from runtime.loaded_model import ModelInfo
 from runtime.sessions import Session, SessionRefusesPrompt
+from runtime.tool_calls import ToolFormat
 
 T = TypeVar("T")
 
@@ -42,6 +43,10 @@ class PromptEncoder:
         self._renderer = ChatRenderer(tokenizer)
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="text")
         self.max_text_bytes = info.context_length * TEXT_BYTES_PER_TOKEN
+
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls; blocks. Raises TemplateRefused where it has no chat template."""
+        return self._renderer.tool_format
 
     def close(self) -> None:
         """Let the threads go; what runs on them is left to finish."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from radixloop.v1 import common_pb2, inference_pb2
@@ -12,7 +13,7 @@ from runtime.access.caller import current_caller
 from runtime.convert import Tokens
 from runtime.events import DeltaEvent, FinishedEvent, FinishReason, StartedEvent, Timing, Usage
 from runtime.sampler import SampledToken
-from runtime.tool_calls import ParsedToolCall, parse_tool_calls
+from runtime.tool_calls import CallPiece, CallReader, ParsedToolCall, Pieces
 from runtime.verdicts import verdict_message
 
 _REASONS = {
@@ -23,14 +24,23 @@ _REASONS = {
 
 
 class ReplyWriter:
-    """Writes one request's stream. For a chat it keeps the text of each choice, to find the tool calls in it."""
+    """Writes one request's stream. For a chat it tells the calls in each choice's text from the rest."""
 
-    def __init__(self, request_id: str, prompt: Tokens, *, return_prompt_ids: bool, chat: bool) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        prompt: Tokens,
+        *,
+        return_prompt_ids: bool,
+        reader: Callable[[], CallReader] | None,
+    ) -> None:
+        """`reader` makes what finds the calls of one choice; None where the prompt is no chat."""
         self._request_id = request_id
         self._prompt = prompt
         self._return_prompt_ids = return_prompt_ids
-        self._texts: dict[int, list[str]] | None = {} if chat else None
-        self._calls: dict[int, list[ParsedToolCall]] = {}
+        self._make_reader = reader
+        self._readers: dict[int, CallReader] = {}
+        self._texts: dict[int, list[str]] = {}
 
     def started(self, event: StartedEvent) -> inference_pb2.GenerateResponse:
         """The first message of the stream."""
@@ -45,23 +55,29 @@ class ReplyWriter:
         )
 
     def delta(self, event: DeltaEvent) -> inference_pb2.GenerateResponse:
-        """New tokens of one choice; a chat choice's last one carries the tool calls."""
-        calls: list[ParsedToolCall] = []
-        if self._texts is not None:
-            self._texts.setdefault(event.index, []).append(event.text)
-            if event.finish_reason is not None:
-                calls = self._calls[event.index] = parse_tool_calls(self._text(event.index))
-        return inference_pb2.GenerateResponse(
-            delta=inference_pb2.Delta(
-                index=event.index,
-                text=event.text,
-                token_ids=event.token_ids,
-                logprobs=[_logprob_step(step) for step in event.logprobs],
-                finish_reason=None if event.finish_reason is None else _REASONS[event.finish_reason],
-                stopped_by=event.stopped_by,
-                tool_calls=[common_pb2.ToolCall(**call) for call in calls],
-            )
+        """New tokens of one choice; a chat choice's last one carries the whole tool calls."""
+        message = inference_pb2.Delta(
+            index=event.index,
+            text=event.text,
+            token_ids=event.token_ids,
+            logprobs=[_logprob_step(step) for step in event.logprobs],
+            finish_reason=None if event.finish_reason is None else _REASONS[event.finish_reason],
+            stopped_by=event.stopped_by,
         )
+        if self._make_reader is not None:
+            self._read(self._make_reader, event, message)
+        return inference_pb2.GenerateResponse(delta=message)
+
+    def _read(self, make: Callable[[], CallReader], event: DeltaEvent, message: inference_pb2.Delta) -> None:
+        self._texts.setdefault(event.index, []).append(event.text)
+        reader = self._readers.get(event.index)
+        if reader is None:
+            reader = self._readers[event.index] = make()
+        found = [reader.feed(event.text)]
+        if event.finish_reason is not None:
+            found.append(reader.finish(cut=event.finish_reason is not FinishReason.EOS))
+            message.tool_calls.extend(common_pb2.ToolCall(**call) for call in reader.calls)
+        _tell(found, message)
 
     def finished(self, event: FinishedEvent, session_tokens: int | None) -> inference_pb2.GenerateResponse:
         """The last message of the stream."""
@@ -73,12 +89,13 @@ class ReplyWriter:
 
     def tool_names(self) -> set[str]:
         """The tools that the finished choices call."""
-        return {call["name"] for calls in self._calls.values() for call in calls}
+        return {call["name"] for reader in self._readers.values() for call in reader.calls}
 
     def assistant_message(self, index: int) -> dict[str, Any]:
         """What a chat choice said, in the shape that clients send it back."""
-        message: dict[str, Any] = {"role": "assistant", "content": self._text(index)}
-        if calls := self._calls.get(index):
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._texts.get(index, ()))}
+        calls: Sequence[ParsedToolCall] = self._readers[index].calls if index in self._readers else ()
+        if calls:
             message["tool_calls"] = [
                 {
                     "type": "function",
@@ -88,9 +105,6 @@ class ReplyWriter:
                 for call in calls
             ]
         return message
-
-    def _text(self, index: int) -> str:
-        return "".join(self._texts.get(index, ())) if self._texts is not None else ""
 
 
 def token_ids(tokens: Tokens) -> common_pb2.TokenIds:
@@ -124,6 +138,15 @@ def _timing_message(timing: Timing) -> inference_pb2.Timing:
         total_s=timing.total_s,
         preemptions=timing.preemptions,
     )
+
+
+def _tell(found: list[Pieces], message: inference_pb2.Delta) -> None:
+    message.content = "".join(pieces.content for pieces in found)
+    message.tool_call_deltas.extend(_call_delta(piece) for pieces in found for piece in pieces.calls)
+
+
+def _call_delta(piece: CallPiece) -> inference_pb2.ToolCallDelta:
+    return inference_pb2.ToolCallDelta(index=piece.index, id=piece.id, name=piece.name, arguments=piece.arguments)
 
 
 def _logprob_step(step: SampledToken) -> inference_pb2.LogprobStep:

@@ -23,6 +23,7 @@ from runtime.engine import Engine
 from runtime.engine_config import EngineConfig
 from runtime.errors import RuntimeServiceError
 from runtime.event_metrics import EventMetrics
+from runtime.grammar.desk import GrammarDesk
 from runtime.grpc_server import GrpcServer
 from runtime.keeping import Keeping, set_quotas
 from runtime.kv_events import KvEventHub, medium_of
@@ -166,10 +167,18 @@ class Runtime:
         set_quotas(self._engine.call, config, loaded.info.fingerprint)
         pace = PrefillPace()
         self._engine.on_finished.append(pace.record)
+        grammars = GrammarDesk(
+            loaded.tokenizer,
+            loaded.info,
+            encoder.tool_format,
+            seconds=config.grammar_seconds,
+            books=self._engine.grammar_books,
+        )
         self._shared = ServiceContext(
             engine=self._engine,
             loaded=loaded,
             encoder=encoder,
+            grammars=grammars,
             sessions=keeping.sessions,
             leases=keeping.leases,
             holds=keeping.holds,
@@ -192,6 +201,7 @@ class Runtime:
         if self._events is not None:
             published = self._zmq.counters if self._zmq is not None else None
             self._metrics.registry.register(EventMetrics(self._events, published))
+        self._metrics.registry.register(self._engine.grammar_books)
         if self._engine.verifier is not None:
             self._metrics.registry.register(VerifyMetrics(self._engine.verifier.books))
         tokens = num_blocks * config.block_size
@@ -204,6 +214,7 @@ class Runtime:
         # Left in the opposite order: no new work, running requests drain, their streams are written out, the rest.
         async with AsyncExitStack() as ends:
             ends.callback(shared.encoder.close)
+            ends.callback(shared.grammars.close)
             metrics = self._serve_metrics()
             if metrics is not None:
                 ends.push_async_callback(asyncio.to_thread, metrics.close)

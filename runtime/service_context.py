@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from runtime.branches import Branches
 from runtime.config import ServeConfig
 from runtime.engine import Engine
+from runtime.grammar.desk import GrammarDesk
 from runtime.kv_events import KvEventHub
 from runtime.lease_desk import LeaseDesk
 from runtime.loaded_model import LoadedModel, ModelInfo
@@ -34,6 +35,7 @@ class ServiceContext:
     engine: Engine
     loaded: LoadedModel
     encoder: PromptEncoder
+    grammars: GrammarDesk
     sessions: SessionTable
     leases: LeaseDesk
     holds: ToolHolds

@@ -24,6 +24,7 @@ from runtime.errors import (
     TemplateRefused,
     TooMany,
 )
+from runtime.grammar import GrammarRefused
 from runtime.sessions import SessionBusy, SessionExists, SessionLimit, SessionRefusesPrompt
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
     (InvalidArgument, grpc.StatusCode.INVALID_ARGUMENT),
     (TemplateRefused, grpc.StatusCode.INVALID_ARGUMENT),
+    (GrammarRefused, grpc.StatusCode.INVALID_ARGUMENT),
     (RequestTooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (QueueFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (SessionLimit, grpc.StatusCode.RESOURCE_EXHAUSTED),

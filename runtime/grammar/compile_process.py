@@ -35,8 +35,8 @@ class CompileProcess:
     def compile(self, spec: GrammarSpec) -> bytes:
         """A compiled grammar as the library dumps it. Raises GrammarRefused, also where the bounds are exceeded."""
         process = self._running()
-        job = json.dumps({"kind": spec.kind, "text": spec.text, "seconds": self._seconds}).encode()
-        answer = _exchange(process, [job], self._seconds + GRACE_S)
+        job = {"kind": spec.kind, "text": spec.text, "plain": spec.plain, "seconds": self._seconds}
+        answer = _exchange(process, [json.dumps(job).encode()], self._seconds + GRACE_S)
         if answer is None:
             self.close()
             raise GrammarRefused(

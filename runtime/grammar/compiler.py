@@ -84,7 +84,7 @@ class GrammarCompiler:
         with self._lock:
             process = self._idle.pop()
         try:
-            return self.library.load(process.compile(spec))
+            return self.library.load(process.compile(spec), spec)
         finally:
             with self._lock:
                 self._idle.append(process)

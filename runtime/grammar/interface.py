@@ -51,15 +51,16 @@ class GrammarLibrary(Protocol):
     """Compiles grammars for one vocabulary.
 
     Attributes:
-        textless: token ids that stand for no text: special tokens, and ids that the tokenizer doesn't know.
         end_tokens: the ids that may follow a complete text.
     """
 
-    textless: frozenset[int]
     end_tokens: frozenset[int]
 
     def vocabulary(self) -> bytes:
         """All that another process needs to make an equal library."""
+
+    def textless(self, spec: GrammarSpec) -> frozenset[int]:
+        """The tokens that no text of a grammar is spelt with, the special ones above all."""
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Raises GrammarRefused, with the library's own words, for what is no grammar. May take any time and memory."""
@@ -67,4 +68,4 @@ class GrammarLibrary(Protocol):
     def dump(self, grammar: CompiledGrammar) -> bytes:
         """A compiled grammar as bytes, for `load` of an equal library."""
 
-    def load(self, data: bytes) -> CompiledGrammar: ...
+    def load(self, data: bytes, spec: GrammarSpec) -> CompiledGrammar: ...

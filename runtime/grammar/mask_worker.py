@@ -11,12 +11,13 @@ from runtime.errors import EngineFailed
 from runtime.grammar.books import GrammarBooks
 from runtime.grammar.masks import Mask, MaskBuffer
 from runtime.grammar.run_grammar import RunGrammar
+from runtime.grammar.spec import GrammarRefused
 from runtime.logit_rows import LogitRows
 
 # A choice's grammar, and the draft that a step tries behind its last token.
 Row = tuple[RunGrammar | None, Sequence[int]]
 # After its forward pass a step waits so long for a mask. No grammar that passed its trial comes near.
-LONGEST_WAIT_S = 1.0
+LONGEST_WAIT_S = 2.0
 
 
 class MaskWorker:
@@ -53,7 +54,9 @@ class MaskWorker:
                     masks |= {row + place: mask for place, mask in enumerate(found) if mask is not None}
                 except NotInTime:
                     self._change_threads(rows)
-                    errors[row] = EngineFailed(f"the grammar's next tokens took over {LONGEST_WAIT_S:g} s to find")
+                    errors[row] = GrammarRefused(f"finding its next tokens took over {LONGEST_WAIT_S:g} s")
+                except GrammarRefused as error:
+                    errors[row] = error
                 except Exception as error:
                     errors[row] = EngineFailed(f"the grammar's next tokens were not found: {error!r}")
             row += 1 + len(draft)
@@ -66,11 +69,12 @@ class MaskWorker:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _find(self, grammar: RunGrammar, draft: list[int], buffer: MaskBuffer) -> list[Mask | None]:
-        began = time.perf_counter()
-        try:
-            return grammar.masks(draft, buffer)
-        finally:
-            self._books.mask.observe_one(time.perf_counter() - began)
+        began = time.thread_time()
+        found = grammar.masks(draft, buffer)
+        took = time.thread_time() - began
+        self._books.mask.observe_one(took)
+        grammar.took(took, len(found))
+        return found
 
     def _change_threads(self, rows: Sequence[Row]) -> None:
         """Leave the thread to the grammar that holds it until it has found its mask, and begin the others again."""

@@ -10,6 +10,11 @@ import numpy as np
 from runtime.errors import EngineFailed
 from runtime.grammar.interface import CompiledGrammar
 from runtime.grammar.masks import Mask, MaskBuffer
+from runtime.grammar.spec import GrammarRefused
+
+# Of the processor's time, on average, before a grammar is given up; and over how many masks.
+SLOWEST_MASK_S = 0.03
+_PATIENCE = 8
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class RunGrammar:
 
     def __init__(self, job: JobGrammar) -> None:
         self._matcher = job.compiled.matcher()
+        self._found = 0
+        self._spent = 0.0
         self._lazy = job.lazy
         self._withheld = _indices(job.end_tokens) if job.past_end and not job.lazy else None
         # Where text is free, these change nothing.
@@ -73,6 +80,14 @@ class RunGrammar:
             found.append(self._mask(buffer))
         self._matcher.rollback(steps)
         return found
+
+    def took(self, seconds: float, masks: int) -> None:
+        """Note what masks cost. Raises GrammarRefused where they are slow on the whole: all others wait for them."""
+        self._found += masks
+        self._spent += seconds
+        if self._found >= _PATIENCE and self._spent > self._found * SLOWEST_MASK_S:
+            each = self._spent / self._found
+            raise GrammarRefused(f"finding its next tokens takes {each * 1000:.0f} ms each time, on the whole")
 
     def _walk(self, tokens: Sequence[int]) -> tuple[int, int]:
         """How many tokens were taken, and how many steps of the matcher that made."""

@@ -38,7 +38,7 @@ def main() -> None:
         job = json.loads(asked)
         # Nothing catches the signal: it ends the process, also in the middle of the library.
         signal.setitimer(signal.ITIMER_REAL, job["seconds"])
-        answer = _answer(library, GrammarSpec(job["kind"], job["text"]), settings["vocab_size"])
+        answer = _answer(library, GrammarSpec(job["kind"], job["text"], plain=job["plain"]), settings["vocab_size"])
         signal.setitimer(signal.ITIMER_REAL, 0)
         write_frame(out, answer)
 

@@ -22,15 +22,17 @@ class GrammarSpec:
 
     Attributes:
         trusted: made by the runtime itself, of parts whose size is bounded: compiling it is quick.
+        plain: its texts hold no control characters but line ends, as JSON's do not.
         lazy: text is free until a trigger in it; there the tokens that stand for no text are free too.
     """
 
     kind: Kind
     text: str
     trusted: bool = False
+    plain: bool = False
     lazy: bool = False
 
     @cached_property
     def digest(self) -> str:
         """The same for the same language, whoever asks for it."""
-        return hashlib.blake2b(f"{self.kind}\0{self.text}".encode(), digest_size=20).hexdigest()
+        return hashlib.blake2b(f"{self.kind} {self.plain} {self.text}".encode(), digest_size=20).hexdigest()

@@ -13,6 +13,7 @@ from runtime.grammar.spec import GrammarRefused, GrammarSpec
 
 # Where in the library's source it happened, which its messages begin with.
 _ORIGIN = re.compile(r"\A\[[\d:]+\] \S+:\d+: ")
+_CONTROLS = re.compile(rb"[\x00-\x09\x0b-\x1f]")
 
 
 class XGrammarMatcher:
@@ -54,10 +55,9 @@ class XGrammarLibrary:
     """xgrammar with one vocabulary; see `GrammarLibrary`."""
 
     def __init__(self, info: xgrammar.TokenizerInfo) -> None:
-        self._info = info
-        # One thread: what a hostile grammar costs is bounded by the time of one core, and several compile at once.
-        self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-        self.textless = frozenset(info.special_token_ids)
+        # With control characters, and without, for plain specs.
+        self._infos = {False: info, True: _without_controls(info)}
+        self._textless = {plain: frozenset(some.special_token_ids) for plain, some in self._infos.items()}
         self.end_tokens = frozenset(info.stop_token_ids)
 
     @classmethod
@@ -72,15 +72,7 @@ class XGrammarLibrary:
             tokenizer, vocab_size=vocab_size, stop_token_ids=list(end_tokens)
         )
         spellings = [b"" if token in silent else bytes(piece) for token, piece in enumerate(found.decoded_vocab)]
-        return cls(
-            xgrammar.TokenizerInfo(
-                spellings,
-                xgrammar.VocabType.RAW,
-                vocab_size=vocab_size,
-                stop_token_ids=list(end_tokens),
-                add_prefix_space=found.add_prefix_space,
-            )
-        )
+        return cls(_respelt(found, spellings))
 
     @classmethod
     def of_vocabulary(cls, data: bytes) -> XGrammarLibrary:
@@ -88,11 +80,16 @@ class XGrammarLibrary:
         return cls(xgrammar.TokenizerInfo.deserialize_json(data.decode()))
 
     def vocabulary(self) -> bytes:
-        return str(self._info.serialize_json()).encode()
+        return str(self._infos[False].serialize_json()).encode()
+
+    def textless(self, spec: GrammarSpec) -> frozenset[int]:
+        return self._textless[spec.plain]
 
     def compile(self, spec: GrammarSpec) -> XGrammarCompiled:
+        # One thread: what a hostile grammar costs is bounded by the time of one core, and several compile at once.
+        compiler = xgrammar.GrammarCompiler(self._infos[spec.plain], max_threads=1, cache_enabled=False)
         try:
-            return XGrammarCompiled(self._compile(spec))
+            return XGrammarCompiled(_compile(compiler, spec))
         except (RuntimeError, ValueError, TypeError) as error:
             raise GrammarRefused(_said(error)) from None
 
@@ -100,21 +97,40 @@ class XGrammarLibrary:
         assert isinstance(grammar, XGrammarCompiled)
         return grammar.grammar.serialize_json().encode()
 
-    def load(self, data: bytes) -> XGrammarCompiled:
+    def load(self, data: bytes, spec: GrammarSpec) -> XGrammarCompiled:
         try:
-            return XGrammarCompiled(xgrammar.CompiledGrammar.deserialize_json(data.decode(), self._info))
+            return XGrammarCompiled(xgrammar.CompiledGrammar.deserialize_json(data.decode(), self._infos[spec.plain]))
         except (DeserializeFormatError, DeserializeVersionError, InvalidJSONError) as error:
             raise GrammarRefused(f"the compiled grammar cannot be read: {_said(error)}") from None
 
-    def _compile(self, spec: GrammarSpec) -> xgrammar.CompiledGrammar:
-        if spec.kind == "json_schema":
-            # One line, one way to space it: small models lose themselves in free whitespace.
-            return self._compiler.compile_json_schema(spec.text, any_whitespace=False)
-        if spec.kind == "regex":
-            return self._compiler.compile_regex(spec.text)
-        if spec.kind == "ebnf":
-            return self._compiler.compile_grammar(spec.text)
-        return self._compiler.compile_structural_tag(spec.text)
+
+def _compile(compiler: xgrammar.GrammarCompiler, spec: GrammarSpec) -> xgrammar.CompiledGrammar:
+    if spec.kind == "json_schema":
+        # One line, one way to space it: small models lose themselves in free whitespace.
+        return compiler.compile_json_schema(spec.text, any_whitespace=False)
+    if spec.kind == "regex":
+        return compiler.compile_regex(spec.text)
+    if spec.kind == "ebnf":
+        return compiler.compile_grammar(spec.text)
+    return compiler.compile_structural_tag(spec.text)
+
+
+def _without_controls(info: xgrammar.TokenizerInfo) -> xgrammar.TokenizerInfo:
+    """The same vocabulary without the tokens that hold control characters, but for line ends.
+
+    The library's strings of bounded length let control characters through, which no JSON string may hold as they are.
+    """
+    return _respelt(info, [b"" if _CONTROLS.search(piece) else bytes(piece) for piece in info.decoded_vocab])
+
+
+def _respelt(info: xgrammar.TokenizerInfo, spellings: list[bytes]) -> xgrammar.TokenizerInfo:
+    return xgrammar.TokenizerInfo(
+        spellings,
+        xgrammar.VocabType.RAW,
+        vocab_size=info.vocab_size,
+        stop_token_ids=info.stop_token_ids,
+        add_prefix_space=info.add_prefix_space,
+    )
 
 
 def _said(error: Exception) -> str:

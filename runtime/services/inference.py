@@ -98,17 +98,19 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             tokens = prompt.tokens
             namespace = namespace_of(request.namespace, info.fingerprint)
         holder = _holder(session, namespace, conversation)
+        rules = await self._shared.grammars.rules(request, prompt.chat, sampling)
         job = GenerateJob(
             request_id=_request_id(request),
             tokens=tokens,
             namespace=namespace,
-            sampling=sampling,
+            sampling=rules.sampling,
             bypass_cache=request.bypass_cache,
             public_tokens=public_tokens(request),
             priority=priority(request, 0),
             # Forks of a session are branches of one program.
             program=holder if session is None else session.family,
             ends_program=ends,
+            grammar=rules.grammar,
         )
         buffer = StreamBuffer(self._shared.wakeups)
         handle = self._shared.engine.submit(job, buffer.push)
@@ -119,9 +121,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             held.callback(end_hold)
         if conversation is not None and not request.bypass_cache:
             branches.conversation_arrives(holder, namespace, tokens)
-        writer = ReplyWriter(
-            job.request_id, tokens, return_prompt_ids=request.return_prompt_ids, chat=prompt.chat is not None
-        )
+        writer = ReplyWriter(job.request_id, tokens, return_prompt_ids=request.return_prompt_ids, reader=rules.reader)
         while True:
             for event in await buffer.take():
                 if isinstance(event, FailedEvent):

@@ -9,12 +9,14 @@ import numpy as np
 from runtime.chat_messages import check_messages
 from runtime.events import DeltaEvent, FinishReason
 from runtime.replies import ReplyWriter
+from runtime.tool_calls import HeldCalls
 
 CALL = '<tool_call>{"name": "read", "arguments": {"path": "é.txt"}}</tool_call>'
 
 
 def writer(*, chat: bool) -> ReplyWriter:
-    return ReplyWriter("r", np.array([1], np.int32), return_prompt_ids=False, chat=chat)
+    reader = (lambda: HeldCalls(bare=False)) if chat else None
+    return ReplyWriter("r", np.array([1], np.int32), return_prompt_ids=False, reader=reader)
 
 
 def test_the_last_delta_of_a_chat_choice_carries_its_tool_calls() -> None:

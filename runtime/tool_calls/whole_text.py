@@ -1,4 +1,4 @@
-"""Finding the tool calls in what a model wrote."""
+"""Finding the tool calls in a text that no grammar held to a form."""
 
 from __future__ import annotations
 
@@ -17,28 +17,73 @@ class ParsedToolCall(TypedDict):
     arguments: str
 
 
+TAG = "<tool_call>"
+MARKER = "[TOOL_CALLS]"
 # An end tag may be missing: the model can stop at its end token right after the closing brace.
 _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
 _FENCED = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
+# Newer models of Mistral write the name before the object.
+_NAMED = re.compile(r"\s*([^\s\[\]{}\"]+)(?:\[ARGS\])?\s*(?=\{)")
+_PYTHON_TAG = "<|python_tag|>"
 _ID_ALPHABET = string.ascii_letters + string.digits
 # Some templates (Mistral's) refuse ids of another length.
 _ID_LENGTH = 9
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
 def parse_tool_calls(text: str) -> list[ParsedToolCall]:
     """The calls in `text`, in order; empty when it holds none. Never raises.
 
-    Two forms are read. One is any number of `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen,
-    and the fallback that `chat.py` teaches). The other, where there is no such tag, is a text that is nothing but one
-    JSON object of that shape or a list of them, bare or in a code fence. `parameters` is read as another word for
-    `arguments`. What does not parse is no call.
+    Four forms are read: any number of `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen, and the
+    fallback that `chat_fallback` teaches); `[TOOL_CALLS]` before a list of such objects, or before `name[ARGS]{...}`
+    (Mistral); and, where there is no such mark, a text that is nothing but one JSON object of that shape or a list of
+    them, bare or in a code fence, or some of them with semicolons between (Llama 3, whose mark `<|python_tag|>` may
+    stand before). `parameters` is read as another word for `arguments`. What does not parse is no call.
     """
-    if "<tool_call>" in text:
+    if TAG in text:
         found = [_as_calls(_load(match.group(1))) for match in _TAGGED.finditer(text)]
         return [call for calls in found for call in calls or ()]
-    bare = text.strip()
+    if MARKER in text:
+        return [call for part in text.split(MARKER)[1:] for call in _of_mistral(part)]
+    bare = text.strip().removeprefix(_PYTHON_TAG)
     fenced = _FENCED.match(bare)
-    return _as_calls(_load(fenced.group(1) if fenced else bare)) or []
+    return _as_calls(_load(fenced.group(1) if fenced else bare)) or _in_a_row(bare)
+
+
+def _of_mistral(part: str) -> list[ParsedToolCall]:
+    named = _NAMED.match(part)
+    body = part[named.end() :] if named else part.lstrip()
+    if not body.startswith(("{", "[")):
+        return []
+    try:
+        value, _ = _DECODER.raw_decode(body)
+    except (ValueError, RecursionError):
+        return []
+    return _as_calls({"name": named.group(1), "arguments": value} if named else value) or []
+
+
+def _in_a_row(text: str) -> list[ParsedToolCall]:
+    """The calls of objects that stand one after the other; none unless the text is nothing else."""
+    calls: list[ParsedToolCall] = []
+    at = 0
+    while text.startswith("{", at):
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return []
+        call = _as_call(value)
+        if call is None:
+            return []
+        calls.append(call)
+        while text.startswith((" ", "\n", ";"), at):
+            at += 1
+    return calls if at == len(text) else []
 
 
 def _load(text: str) -> Any:
@@ -49,10 +94,6 @@ def _load(text: str) -> Any:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _as_calls(value: Any) -> list[ParsedToolCall] | None:
@@ -75,7 +116,7 @@ def _as_call(value: Any) -> ParsedToolCall | None:
     else:
         return None
     text = _arguments_text(arguments)
-    return None if text is None else ParsedToolCall(id=_new_id(), name=name, arguments=text)
+    return None if text is None else ParsedToolCall(id=new_call_id(), name=name, arguments=text)
 
 
 def _arguments_text(arguments: Any) -> str | None:
@@ -97,5 +138,6 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _new_id() -> str:
+def new_call_id() -> str:
+    """Nine random letters and digits."""
     return "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_LENGTH))

@@ -1,0 +1,119 @@
+"""Which tools a reply may call, and the grammar of the calls in the model's own format."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from radixloop.v1 import inference_pb2
+
+from runtime.errors import InvalidRequest
+from runtime.grammar.constraint import Constraint, schema_format, tag_spec
+from runtime.grammar.json_schema import prepared
+from runtime.grammar.spec import GrammarSpec
+from runtime.tool_calls import ToolFormat
+
+MAX_TOOLS = 512
+# Within a call a name stands between quotes, or before a brace.
+_NAME = re.compile(r'[^\s"\\\[\]{}<>|]{1,128}')
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class ToolRules:
+    """What a reply may call.
+
+    Attributes:
+        functions: by name, the schema of the arguments; None where they are any object.
+        required: whether it must call, and say nothing else.
+        parallel: whether it may call more than once.
+    """
+
+    functions: dict[str, dict[str, Any] | None]
+    required: bool
+    parallel: bool
+
+    def spec(self, form: ToolFormat, text: Constraint | None) -> GrammarSpec:
+        """The grammar of a reply; `text` is what it must be where it calls nothing."""
+        trusted = not any(self.functions.values())
+        if self.required:
+            return tag_spec(self._calls(form), trusted=trusted, plain=True)
+        if text is not None:
+            either = {"type": "or", "elements": [text.format, self._calls(form)]}
+            return tag_spec(either, trusted=trusted and text.spec.trusted, plain=True)
+        return tag_spec(self._triggered(form), trusted=trusted, plain=True, lazy=True)
+
+    def _tags(self, form: ToolFormat) -> list[dict[str, Any]]:
+        return [
+            {
+                "type": "tag",
+                "begin": form.before + name + form.between,
+                "content": schema_format(_ANY_OBJECT if schema is None else schema),
+                "end": form.after,
+            }
+            for name, schema in self.functions.items()
+        ]
+
+    def _in_a_row(self, form: ToolFormat) -> dict[str, Any]:
+        return {
+            "type": "tags_with_separator",
+            "tags": self._tags(form),
+            "separator": form.separator,
+            "at_least_one": True,
+            "stop_after_first": not self.parallel,
+        }
+
+    def _calls(self, form: ToolFormat) -> dict[str, Any]:
+        row = self._in_a_row(form)
+        if not form.opening:
+            return row
+        ends = ({"type": "const_string", "value": text} for text in (form.opening, form.closing))
+        return {"type": "sequence", "elements": [next(ends), row, next(ends)]}
+
+    def _triggered(self, form: ToolFormat) -> dict[str, Any]:
+        tags = self._tags(form)
+        if form.opening:
+            tags = [{"type": "tag", "begin": form.opening, "content": self._in_a_row(form), "end": form.closing}]
+        return {
+            "type": "triggered_tags",
+            "triggers": [form.trigger],
+            "tags": tags,
+            "at_least_one": False,
+            "stop_after_first": not self.parallel,
+        }
+
+
+def tool_rules(request: inference_pb2.GenerateRequest, tools: list[dict[str, Any]]) -> ToolRules | None:
+    """What a request lets the model call; None where that is nothing. Raises InvalidRequest."""
+    choice = request.tool_choice
+    if choice.mode == inference_pb2.TOOL_MODE_NONE:
+        return None
+    required = choice.mode == inference_pb2.TOOL_MODE_REQUIRED
+    if not tools:
+        if required or choice.names:
+            raise InvalidRequest("tool_choice", "set", "the prompt must be a chat that offers tools")
+        return None
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequest("prompt.chat.tools", f"{len(tools)} tools", f"at most {MAX_TOOLS}")
+    functions = {tool["function"]["name"]: _parameters(rank, tool["function"]) for rank, tool in enumerate(tools)}
+    for name in choice.names:
+        if name not in functions:
+            raise InvalidRequest("tool_choice.names", name, "must be the name of one of the chat's tools")
+    if choice.names:
+        functions = {name: functions[name] for name in choice.names}
+    parallel = not (required and len(choice.names) == 1)
+    if request.HasField("parallel_tool_calls"):
+        parallel = request.parallel_tool_calls
+    return ToolRules(functions, required, parallel)
+
+
+def _parameters(rank: int, function: dict[str, Any]) -> dict[str, Any] | None:
+    field = f"prompt.chat.tools[{rank}].function"
+    if not _NAME.fullmatch(function["name"]):
+        raise InvalidRequest(
+            f"{field}.name", function["name"], "1 to 128 characters, no space, quote, backslash, bracket or bar"
+        )
+    if not function.get("strict"):
+        return None
+    return prepared(f"{field}.parameters", function.get("parameters") or _ANY_OBJECT)

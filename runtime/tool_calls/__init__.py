@@ -1,0 +1,22 @@
+"""Tool calls in what models write: the formats, and telling calls from text, while a reply streams too."""
+
+from runtime.tool_calls.formats import MARKERS, SAMPLE_NAME, ToolFormat, recognise
+from runtime.tool_calls.streams import CallPiece, HeldCalls, Pieces, StreamedCalls, TextOnly
+from runtime.tool_calls.whole_text import ParsedToolCall, parse_tool_calls
+
+CallReader = TextOnly | HeldCalls | StreamedCalls
+
+__all__ = [
+    "MARKERS",
+    "SAMPLE_NAME",
+    "CallPiece",
+    "CallReader",
+    "HeldCalls",
+    "ParsedToolCall",
+    "Pieces",
+    "StreamedCalls",
+    "TextOnly",
+    "ToolFormat",
+    "parse_tool_calls",
+    "recognise",
+]

@@ -58,11 +58,97 @@ def test_token_ids_go_through_as_they_are(http: httpx.Client, client: RadixClien
 
 
 def test_what_the_runtime_refuses_names_the_field(http: httpx.Client) -> None:
-    for change, param in (({"top_p": 1.5}, "top_p"), ({"max_tokens": 10**6}, "max_tokens"), ({"n": 65}, "n")):
+    for change, param in (({"top_p": 1.5}, "top_p"), ({"max_tokens": 0}, "max_tokens"), ({"n": 65}, "n")):
         answer = http.post("/v1/completions", json={"model": "tiny", "prompt": "x", **change})
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == param
-    assert http.get("/health").json() == {"status": "SERVING"}
+    assert http.get("/health").json()["status"] == "SERVING"
+
+
+def test_max_tokens_is_a_limit_and_no_wish(http: httpx.Client, salt: str) -> None:
+    context = http.get("/v1/models/tiny").json()["max_model_len"]
+    told = post(http, "/v1/completions", prompt=ids(context - 20), max_tokens=10**6, cache_salt=salt)
+    assert told["usage"]["completion_tokens"] == 20
+    assert told["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_response_goes_on_from_the_one_before_token_for_token(http: httpx.Client, salt: str) -> None:
+    asked = {"instructions": "You are an agent. " * 20, "max_output_tokens": 8, "cache_salt": salt}
+    told = post(http, "/v1/responses", input="Turn 0.", **asked)
+    for turn in range(1, 4):
+        before, asked["previous_response_id"] = told["usage"], told["id"]
+        told = post(http, "/v1/responses", input=f"Turn {turn}.", **asked)
+        assert told["usage"]["input_tokens_details"]["cached_tokens"] >= before["total_tokens"] - 1
+
+
+def test_marks_are_leased_where_they_stand(http: httpx.Client, client: RadixClient, salt: str) -> None:
+    def text(words: str, ttl: str) -> dict[str, Any]:
+        return {"type": "text", "text": words, "cache_control": {"type": "ephemeral", "ttl": ttl}}
+
+    asked = {
+        "max_tokens": 4,
+        "system": [text(f"{salt} You are an agent. " * 10, "1h")],
+        "messages": [{"role": "user", "content": [text("Turn 0.", "5m")]}],
+    }
+    counted = {name: value for name, value in asked.items() if name != "max_tokens"}
+    prompt = post(http, "/v1/messages/count_tokens", **counted)["input_tokens"]
+    for turn in range(2):
+        usage = post(http, "/v1/messages", **asked)["usage"]
+        written = usage["cache_creation"]
+        assert usage["input_tokens"] + usage["cache_read_input_tokens"] + sum(written.values()) == prompt
+        if not turn:
+            assert 0 < written["ephemeral_5m_input_tokens"] < written["ephemeral_1h_input_tokens"] < prompt
+        leases = {round(lease.ttl_s / 60): lease.tokens for lease in client.leases().leases}
+        assert leases == {5: prompt, 60: prompt - leases[5] + leases[60]}
+        assert 0 < leases[60] < prompt
+    for lease in client.leases().leases:
+        client.release_lease(lease.id)
+
+
+def test_a_claim_on_a_request_is_a_lease_of_its_priority(http: httpx.Client, client: RadixClient, salt: str) -> None:
+    payload = {"target": "request_cached", "location": "local_g1", "claim_id": salt, "revision": 1, "value": 80}
+    action = {"action_id": "a", "action_type": "vllm.set_priority", "action_version": "1.0", "payload": payload}
+    told = post(
+        http,
+        "/v1/completions",
+        prompt=ids(50, seed=3),
+        max_tokens=4,
+        cache_salt=salt,
+        kv_hints={"protocol_version": "0.1", "actions": [action]},
+    )
+    assert [result["status"] for result in told["kv_hints"]["results"]] == ["applied"]
+    [lease] = client.leases().leases
+    assert (lease.tokens, lease.salt, lease.priority) == (54, salt, 80)
+    client.release_lease(lease.id)
+
+
+def test_loops_over_two_runtimes_finish_when_one_is_killed(start_server: Callable[..., RunningServer]) -> None:
+    servers = [start_server(), start_server()]
+    with (
+        running_gateway(servers[0].target, "--runtime", servers[1].target, "--alias", "tiny") as url,
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
+        loops = [[{"role": "user", "content": f"{loop}: you are an agent. " * 10}] for loop in range(10)]
+        for turn in range(4):
+            for loop, messages in enumerate(loops):
+                headers = {"x-session-id": str(loop)}
+                told = http.post(
+                    "/v1/chat/completions",
+                    json={"model": "tiny", "messages": messages, "max_tokens": 4, "stream": bool(loop % 2)},
+                    headers=headers,
+                )
+                assert told.status_code == 200, told.text
+                text = "…" if loop % 2 else told.json()["choices"][0]["message"]["content"]
+                messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
+                if loop % 2 == 0 and turn in (1, 3):
+                    # Within the first two turns, and again once those of the killed runtime have a new home.
+                    assert told.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
+            if turn == 1:
+                with RadixClient(servers[0].target) as first, RadixClient(servers[1].target) as second:
+                    assert first.stats().requests_total + second.stats().requests_total == 20
+                    assert min(first.stats().requests_total, second.stats().requests_total) > 0
+                servers[0].process.kill()
+        assert list(http.get("/health").json()["runtimes"].values()).count("SERVING") == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -56,11 +56,42 @@ def test_the_openai_sdk_raises_its_own_errors(url: str) -> None:
         client.completions.create(model="gpt", prompt="x")
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(
-            model="tiny", messages=[{"role": "user", "content": "x"}], response_format={"type": "json_object"}
+            model="tiny", messages=[{"role": "user", "content": "x"}], response_format={"type": "xml"}
         )
-    assert caught.value.param == "response_format"
+    assert caught.value.param == "response_format.type"
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.responses.create(model="tiny", input="x", previous_response_id="resp_0")
+    assert missing.value.code == "previous_response_not_found"
     text = client.completions.create(model="tiny", prompt=[10, 11, 12], max_tokens=4, logprobs=1)
     assert len(text.choices[0].logprobs.tokens) <= 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_openai_sdks_responses(url: str, salt: str, stream: bool) -> None:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
+    tools = [{"type": "function", "name": "add", "parameters": PARAMETERS, "strict": False}]
+    before, previous = 0, None
+    for turn in range(TURNS):
+        asked = {"model": "tiny", "instructions": SYSTEM, "input": f"Turn {turn}.", "tools": tools}
+        asked |= {"max_output_tokens": 8, "temperature": 0, "previous_response_id": previous}
+        asked["extra_body"] = {"cache_salt": salt, "ignore_eos": True}
+        if stream:
+            with client.responses.stream(**asked) as stream_of:
+                events = list(stream_of)
+            told = events[-1].response
+            assert events[-1].type == "response.incomplete"
+            assert {"response.created", "response.output_text.delta"} <= {event.type for event in events}
+        else:
+            told = client.responses.create(**asked)
+        assert told.status == "incomplete"
+        assert told.usage.output_tokens == 8
+        # All of the turn before, prompt and output, but for the one token that nobody has computed.
+        assert told.usage.input_tokens_details.cached_tokens >= before - 1
+        before, previous = told.usage.total_tokens, told.id
+    assert client.responses.retrieve(previous).output_text == told.output_text
+    client.responses.delete(previous)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(previous)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -92,5 +123,7 @@ def test_the_anthropic_sdk_raises_its_own_errors(url: str) -> None:
     client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
     with pytest.raises(anthropic.NotFoundError):
         client.messages.create(model="claude", max_tokens=1, messages=[{"role": "user", "content": "x"}])
-    with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
-        client.messages.create(model="tiny", max_tokens=10_000, messages=[{"role": "user", "content": "x"}])
+    with pytest.raises(anthropic.BadRequestError, match="stop"):
+        client.messages.create(
+            model="tiny", max_tokens=1, stop_sequences=[""], messages=[{"role": "user", "content": "x"}]
+        )

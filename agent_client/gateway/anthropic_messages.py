@@ -8,11 +8,11 @@ from typing import Any
 from ..generate_options import GenerateOptions
 from ..prompts import Chat
 from .bodies import Body
+from .call_reader import CallReader
 from .failures import refused
 from .keeping import KvHints
 from .openai_tools import Mode, set_format, set_tools
 from .sampling import limit_tokens
-from .tool_text import CallReader
 
 # What Anthropic's API takes where a request names none; the runtime's own default is greedy.
 DEFAULT_TEMPERATURE = 1.0

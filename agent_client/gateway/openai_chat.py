@@ -19,13 +19,13 @@ from ..results import (
     Usage,
 )
 from .bodies import Body
+from .call_reader import CallReader
 from .failures import ApiError, refused
 from .frames import Frame
 from .keeping import Wishes
 from .openai_shapes import DONE, error_body, fingerprint, finish_reason, hint_results, token_bytes, usage_body
 from .openai_tools import StructuredOutputs, read_tool_choice, set_format, set_structured, set_tools
 from .sampling import SamplingFields, limit_tokens
-from .tool_text import CallReader
 
 # OpenAI's newer name for instructions; templates know the older one.
 _ROLES = {"developer": "system"}

@@ -8,10 +8,10 @@ from typing import Any
 from ...generate_options import GenerateOptions
 from ...prompts import Chat
 from ..bodies import Body
+from ..call_reader import CallReader
 from ..failures import refused
 from ..openai_tools import read_tool_choice, set_format, set_tools
 from ..sampling import SamplingFields, limit_tokens
-from ..tool_text import CallReader
 
 LOGPROBS = "message.output_text.logprobs"
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text")

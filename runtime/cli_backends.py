@@ -34,7 +34,7 @@ def backends(
     from runtime.attention import Needs, reads_in_place, survey
     from runtime.attention.interface import AttentionOptions
     from runtime.errors import InvalidRequest
-    from runtime.kv_pool import LayerShape
+    from runtime.kv.precision import KVFormat, LayerShape
     from runtime.loader import pick_device, pick_dtype
 
     try:
@@ -53,7 +53,7 @@ def backends(
         [options],
         device=target,
         dtype=weights,
-        kv_dtype=weights,
+        kv_format=KVFormat.dense(weights),
         block_size=block_size,
     )
     table = Table("back end", "pages", "here", title=f"{weights} on {target}, pages of {block_size}")

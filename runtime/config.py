@@ -18,6 +18,8 @@ from pydantic import (
 
 from radix.eviction import DEFAULT_POLICY, POLICIES
 from runtime.access.addresses import is_loopback, is_loopback_endpoint
+from runtime.errors import InvalidRequest
+from runtime.kv.settings import KVSettings
 from runtime.scheduling_order import DEFAULT_HOLD_BACK_S, DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
 from runtime.settings import BadConfig, explain, setting
 
@@ -166,6 +168,23 @@ class ServeConfig(BaseModel):
         metavar="SIZE",
         shown="CPU: 2GiB or a quarter of the memory; GPU: half of what is free",
         ge=1,
+    )
+
+    kv_dtype: str = setting(
+        "auto",
+        POOL,
+        "Precision of cached keys and values: auto (the weights'), fp32, bf16, fp16, fp8_e4m3, int8 or int4. int8 "
+        "takes 0.26 of fp32's bytes, int4 0.16.",
+        metavar="DTYPE",
+    )
+    k_dtype: str | None = setting(None, POOL, "Precision of keys alone.", metavar="DTYPE", shown="from --kv-dtype")
+    v_dtype: str | None = setting(None, POOL, "Precision of values alone.", metavar="DTYPE", shown="from --kv-dtype")
+    kv_sensitive_layers: str = setting(
+        "auto",
+        POOL,
+        "Layers whose keys or values are kept at a higher precision: auto (measured once for a model, which takes "
+        "seconds), none, or a list: 0,keys:10,values:3.",
+        metavar="auto|none|LIST",
     )
 
     eviction: str = setting(
@@ -345,6 +364,19 @@ class ServeConfig(BaseModel):
         if not _DEVICE.fullmatch(value):
             raise ValueError("must be auto, cpu, mps, cuda or cuda:N")
         return value
+
+    @model_validator(mode="after")
+    def _known_precision(self) -> ServeConfig:
+        try:
+            self.kv.check()
+        except InvalidRequest as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def kv(self) -> KVSettings:
+        """The four settings of the pool's precision, as one."""
+        return KVSettings(self.kv_dtype, self.k_dtype, self.v_dtype, self.kv_sensitive_layers)
 
     @field_validator("eviction")
     @classmethod

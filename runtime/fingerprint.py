@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from runtime.errors import ModelNotFound
+from runtime.kv.precision import KVFormat
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
 _WHOLE_FILE = 1 << 30
@@ -56,10 +55,10 @@ def _sampled_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(network: Any, tokenizer: Any, weights_digest: str, kv_dtype: torch.dtype) -> str:
+def fingerprint(network: Any, tokenizer: Any, weights_digest: str, kv_format: KVFormat) -> str:
     """Digest over everything that decides what a token's keys and values are, and what text they stand for."""
     digest = hashlib.sha256()
-    parts = [weights_digest, str(network.dtype), str(kv_dtype)]
+    parts = [weights_digest, str(network.dtype), kv_format.digest_text]
     config = {key: value for key, value in network.config.to_diff_dict().items() if key not in _INCIDENTAL}
     parts.append(json.dumps(config, sort_keys=True, default=str))
     if tokenizer is not None:

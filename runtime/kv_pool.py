@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from radix import Copy
+from radix.kv_bytes import HALVES, Half
 from runtime.errors import InvalidRequest
 from runtime.kv.block_bytes import BlockBytes, BlockIds
-
-
-@dataclass(frozen=True)
-class LayerShape:
-    """What one attention layer keeps for a token: `kv_heads` keys of `key_dim` and values of `value_dim` numbers."""
-
-    layer: int
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-
-    def bytes_per_token(self, dtype: torch.dtype) -> int:
-        return self.kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+from runtime.kv.packed_view import PackedView
+from runtime.kv.precision import DENSE, KVFormat, LayerShape
 
 
 @dataclass(frozen=True)
@@ -30,28 +21,38 @@ class LayerKV:
     """One layer's part of the pool.
 
     `keys` is `[blocks, block_size, kv_heads, key_dim]`, `values` ends in `value_dim`. The `_slots` views join the first
-    two axes: slot `block * block_size + offset`.
+    two axes: slot `block * block_size + offset`. What is kept below 16 bits is a PackedView. rotate_keys,
+    rotate_values: whether what is written is turned first (runtime.kv.rotation).
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
-    key_slots: torch.Tensor
-    value_slots: torch.Tensor
+    keys: Any
+    values: Any
+    key_slots: Any
+    value_slots: Any
+    rotate_keys: bool = False
+    rotate_values: bool = False
 
     @property
     def block_size(self) -> int:
-        return self.keys.shape[1]
+        return int(self.keys.shape[1])
 
     @property
     def kv_heads(self) -> int:
-        return self.keys.shape[2]
+        return int(self.keys.shape[2])
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What lies in memory: `[blocks, block_size, kv_heads, dim]`, or records of bytes in place of numbers."""
+        keys, values = (half.records if isinstance(half, PackedView) else half for half in (self.keys, self.values))
+        return keys, values
 
 
 class KVPool:
     """K and V tensors of every layer, shared by all sequences and addressed by block id.
 
-    The pool's dtype and device are its own business: writers and readers convert. `fill` is what unwritten slots hold;
-    tests fill with NaN to prove that no answer ever reads one. Raises InvalidRequest when the memory is not there.
+    The pool's precision and device are its own business: writers and readers convert. `fill` is what unwritten slots
+    hold, or NaN where it is not 0; tests fill with NaN to prove that no answer ever reads one. Raises InvalidRequest
+    when the memory is not there.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class KVPool:
         num_blocks: int,
         block_size: int,
         *,
-        dtype: torch.dtype,
+        dtype: torch.dtype | KVFormat,
         device: torch.device | str,
         fill: float = 0.0,
     ) -> None:
@@ -70,9 +71,9 @@ class KVPool:
             raise InvalidRequest("block_size", block_size, "must be at least 1")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.dtype = dtype
+        self.format = KVFormat.dense(dtype) if isinstance(dtype, torch.dtype) else dtype
         self.device = torch.device(device)
-        self.bytes_per_token = sum(shape.bytes_per_token(dtype) for shape in shapes)
+        self.bytes_per_token = self.format.bytes_per_token(shapes)
         try:
             self.layers = {shape.layer: self._allocate(shape, fill) for shape in shapes}
         except (RuntimeError, MemoryError) as error:
@@ -82,7 +83,7 @@ class KVPool:
                 num_blocks,
                 f"the pool would take {gib:.1f} GiB on {self.device}, which it lacks",
             ) from error
-        self._bytes = BlockBytes({index: (kv.keys, kv.values) for index, kv in self.layers.items()})
+        self._bytes = BlockBytes({index: kv.tensors for index, kv in self.layers.items()})
 
     @property
     def block_bytes(self) -> int:
@@ -110,15 +111,25 @@ class KVPool:
             self._bytes.write(blocks, data, layers)
 
     def _allocate(self, shape: LayerShape, fill: float) -> LayerKV:
-        def tensor(dim: int) -> torch.Tensor:
-            size = (self.num_blocks, self.block_size, shape.kv_heads, dim)
-            # Zeros come from untouched pages: a large pool costs memory only as it fills.
-            if fill == 0.0:
-                return torch.zeros(size, dtype=self.dtype, device=self.device)
-            return torch.full(size, fill, dtype=self.dtype, device=self.device)
+        keys, values = (self._half(shape, half, fill) for half in HALVES)
+        packings = (self.format.packing(shape.layer, half) for half in HALVES)
+        turned = (packing is not None and packing.rotates for packing in packings)
+        return LayerKV(keys, values, keys.flatten(0, 1), values.flatten(0, 1), *turned)
 
-        keys, values = tensor(shape.key_dim), tensor(shape.value_dim)
-        return LayerKV(keys, values, keys.flatten(0, 1), values.flatten(0, 1))
+    def _half(self, shape: LayerShape, half: Half, fill: float) -> torch.Tensor | PackedView:
+        size = (self.num_blocks, self.block_size, shape.kv_heads)
+        dim, packing = shape.dim(half), self.format.packing(shape.layer, half)
+        if packing is not None:
+            # All ones are NaN as a scale.
+            records = self._filled((*size, packing.record_bytes(dim)), torch.uint8, 255 if fill else 0)
+            return PackedView(records, packing, dim)
+        return self._filled((*size, dim), DENSE[self.format.at(shape.layer, half)], fill)
+
+    def _filled(self, size: tuple[int, ...], dtype: torch.dtype, fill: float) -> torch.Tensor:
+        # Zeros come from untouched pages: a large pool costs memory only as it fills.
+        if fill == 0.0:
+            return torch.zeros(size, dtype=dtype, device=self.device)
+        return torch.full(size, fill, dtype=dtype, device=self.device)
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Copy the first `tokens` slots of block `src` to block `dst`, in order, in every layer.
@@ -154,5 +165,6 @@ class KVPool:
         to_slots = torch.tensor(dst, device=self.device)
         with torch.inference_mode():
             for layer in self.layers.values():
-                layer.key_slots[to_slots] = layer.key_slots[from_slots]
-                layer.value_slots[to_slots] = layer.value_slots[from_slots]
+                for tensor in layer.tensors:
+                    slots = tensor.flatten(0, 1)
+                    slots[to_slots] = slots[from_slots]

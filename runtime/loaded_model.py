@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from runtime.forward import Forward
-from runtime.kv_pool import LayerShape
+from runtime.kv.precision import KVFormat, LayerShape
 
 
 @dataclass(frozen=True)
@@ -41,5 +39,5 @@ class LoadedModel:
     tokenizer: Any
     info: ModelInfo
     layers: tuple[LayerShape, ...]
-    kv_dtype: torch.dtype
+    kv_format: KVFormat
     forward: Forward

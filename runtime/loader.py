@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from runtime.errors import InvalidRequest, ModelNotFound, ModelRefused
 from runtime.fingerprint import fingerprint, folder_digest
 from runtime.forward import ModelForward
 from runtime.forward_choice import check_choice, choose_forward
+from runtime.kv.choice import pool_format
+from runtime.kv.precision import KVFormat
+from runtime.kv.settings import AUTO, KVSettings
 from runtime.linear_groups import group_linears
 from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.mkl_dispatch import use_avx512_on_amd
@@ -47,6 +51,7 @@ def load_model(
     forward: str = "auto",
     deterministic: bool = False,
     block_size: int = 16,
+    kv: KVSettings = AUTO,
 ) -> LoadedModel:
     """Load a model, route its attention through the cache, and check its answers against the ordinary forward.
 
@@ -54,14 +59,15 @@ def load_model(
     dtype: `auto` (float32 on CPU, bfloat16 on CUDA), float32, bfloat16 or float16. device: `auto`, `cpu`, `cuda`, ...
     attention: `auto` or the name of a back end. forward: `auto`, `lean` or `model`. deterministic: no bit of an answer
     depends on what was cached or on what shares the batch (runtime.row_invariant says how); the attention back end is
-    then of that name. block_size: of the pool to come, which not every back end reads in place. Nothing is fetched
-    unless `model` is a hub id that is not in the hub's local cache. Raises ModelNotFound, ModelRefused (the message
-    says why), or InvalidRequest for a bad setting.
+    then of that name. block_size: of the pool to come, which not every back end reads in place. kv: the pool's
+    precision. Nothing is fetched unless `model` is a hub id that is not in the hub's local cache. Raises ModelNotFound,
+    ModelRefused (the message says why), or InvalidRequest for a bad setting.
     """
     target = pick_device(device)
     weights_dtype = pick_dtype(dtype, target)
     check_name(_attention(attention, deterministic))
     check_choice(forward)
+    kv.check()
     if target.type == "cpu" and use_avx512_on_amd():
         log.info("matrix products of torch use AVX-512")
     began = time.monotonic()
@@ -84,6 +90,7 @@ def load_model(
         forward=forward,
         deterministic=deterministic,
         block_size=block_size,
+        kv=kv,
     )
     log.info("loaded %s in %.1f s", model, time.monotonic() - began)
     return loaded
@@ -99,6 +106,7 @@ def prepare_model(
     forward: str = "auto",
     deterministic: bool = False,
     block_size: int = 16,
+    kv: KVSettings = AUTO,
 ) -> LoadedModel:
     """Make a transformers model in memory servable: refusals, hook, layer trace, probes.
 
@@ -115,9 +123,9 @@ def prepare_model(
         raise ModelRefused(f"{type(network).__name__} does not let its attention be replaced")
     layers, options = trace_layers(network)
     text = network.config.get_text_config(decoder=True)
-    kv_dtype = network.dtype
+    kv_format = KVFormat.dense(network.dtype)
     needs = Needs.of(
-        layers, options, device=network.device, dtype=network.dtype, kv_dtype=kv_dtype, block_size=block_size
+        layers, options, device=network.device, dtype=network.dtype, kv_format=kv_format, block_size=block_size
     )
     info = ModelInfo(
         name=name,
@@ -129,21 +137,40 @@ def prepare_model(
         head_dim=max(shape.key_dim for shape in layers),
         eos_token_ids=_eos_token_ids(network, tokenizer),
         dtype=_dtype_name(network.dtype),
-        kv_dtype=_dtype_name(kv_dtype),
+        kv_dtype=kv_format.name,
         device=str(network.device),
-        kv_bytes_per_token=sum(shape.bytes_per_token(kv_dtype) for shape in layers),
-        fingerprint=fingerprint(network, tokenizer, weights_digest, kv_dtype),
+        kv_bytes_per_token=kv_format.bytes_per_token(layers),
+        fingerprint="",
         has_chat_template=getattr(tokenizer, "chat_template", None) is not None,
         attention_backend=choose(_attention(attention, deterministic), needs),
         forward=ModelForward.name,
     )
-    loaded = LoadedModel(network, tokenizer, info, layers, kv_dtype, ModelForward(network))
+    loaded = LoadedModel(network, tokenizer, info, layers, kv_format, ModelForward(network))
     error = probe(loaded)
     log.info("%s: logits through the cache differ from the ordinary forward by %.1e (relative)", name, error)
     loaded = choose_forward(loaded, forward, options)
+    loaded = _at_precision(loaded, kv, weights_digest, needs, _attention(attention, deterministic))
+    digest = fingerprint(network, tokenizer, weights_digest, loaded.kv_format)
+    loaded = replace(loaded, info=replace(loaded.info, fingerprint=digest))
     if deterministic:
         probe_bits(loaded)
     return loaded
+
+
+def _at_precision(
+    loaded: LoadedModel, kv: KVSettings, weights_digest: str, needs: Needs, attention: str
+) -> LoadedModel:
+    """The model with the pool format that it was asked for, and a back end that reads it."""
+    found = pool_format(loaded, kv, weights_digest)
+    if found == loaded.kv_format:
+        return loaded
+    info = replace(
+        loaded.info,
+        kv_dtype=found.name,
+        kv_bytes_per_token=found.bytes_per_token(loaded.layers),
+        attention_backend=choose(attention, replace(needs, kv_format=found)),
+    )
+    return replace(loaded, info=info, kv_format=found)
 
 
 def _read(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:

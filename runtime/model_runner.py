@@ -36,7 +36,7 @@ class ModelRunner:
         records = graphs_for > 0 and device.type == "cuda"
         # One block more than sequences may own, for what the graphs' padding writes.
         self.pool = KVPool(
-            loaded.layers, num_blocks + records, block_size, dtype=loaded.kv_dtype, device=device, fill=fill
+            loaded.layers, num_blocks + records, block_size, dtype=loaded.kv_format, device=device, fill=fill
         )
         self.num_blocks = num_blocks
         self.backend = make_backend(loaded.info.attention_backend)

@@ -15,7 +15,7 @@ from runtime.attention.hook import attending, plain_attention
 from runtime.attention.interface import AttentionOptions
 from runtime.batch import BatchItem, StepPlan
 from runtime.errors import ModelRefused
-from runtime.kv_pool import LayerShape
+from runtime.kv.precision import LayerShape
 from runtime.loaded_model import LoadedModel
 from runtime.model_runner import ModelRunner
 

@@ -86,6 +86,7 @@ async def _serve(config: ServeConfig) -> int:
             forward=config.forward,
             deterministic=config.deterministic,
             block_size=config.block_size,
+            kv=config.kv,
         )
         redis_url = None if config.redis == "off" else config.redis
         if embedded is not None:

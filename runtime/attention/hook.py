@@ -18,6 +18,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from runtime.attention.interface import AttentionBackend, AttentionOptions
 from runtime.batch import StepPlan
 from runtime.errors import ModelRefused
+from runtime.kv.rotation import rotate, rotate_by_sums
 from runtime.kv_pool import KVPool
 
 HOOK = "radixloop_paged"
@@ -61,14 +62,20 @@ class PagedStep:
         self._pool = pool
         self._plan = plan
         self._backend = backend
+        self._rotate = rotate_by_sums if backend.name == "deterministic" else rotate
 
     def __call__(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions
     ) -> torch.Tensor:
         kv = self._pool.layers[layer]
-        kv.key_slots.index_copy_(0, self._plan.write_slots, key.to(self._pool.dtype))
-        kv.value_slots.index_copy_(0, self._plan.write_slots, value.to(self._pool.dtype))
-        return self._backend(query, kv, self._plan, options)[0]
+        if kv.rotate_keys:
+            query, key = self._rotate(query), self._rotate(key)
+        if kv.rotate_values:
+            value = self._rotate(value)
+        kv.key_slots.index_copy_(0, self._plan.write_slots, key.to(kv.key_slots.dtype))
+        kv.value_slots.index_copy_(0, self._plan.write_slots, value.to(kv.value_slots.dtype))
+        out = self._backend(query, kv, self._plan, options)[0]
+        return self._rotate(out) if kv.rotate_values else out
 
 
 def hooked_attention(

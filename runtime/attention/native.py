@@ -127,8 +127,8 @@ def native_obstacle(needs: Needs) -> str | None:
     """Why it does not serve; None when it does: on a CPU with a compiler, after it answered as the reference does."""
     if needs.device.type != "cpu":
         return "runs on the CPU only"
-    if needs.dtype not in _QUERIES or needs.kv_dtype not in _POOLS:
-        return f"takes float32, bfloat16 and float16, not {needs.dtype} over {needs.kv_dtype}"
+    if needs.dtype not in _QUERIES or needs.kv_format.packs or needs.kv_format.keys != needs.kv_format.values:
+        return f"takes float32, bfloat16 and float16, not {needs.dtype} over {needs.kv_format.name}"
     try:
         load_library("attention")
     except NativeUnavailable as why:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from runtime.attention.interface import AttentionOptions
-from runtime.kv_pool import LayerShape
+from runtime.kv.precision import KVFormat, LayerShape
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -19,13 +19,13 @@ HALVES = (torch.float16, torch.bfloat16)
 class Needs:
     """All that a choice of back end depends on.
 
-    dtype is that of the queries and kv_dtype the pool's. capability: a CUDA GPU's compute capability, else None. dims:
-    the `(key, value)` head dimensions of the layers. window, softcap, sinks: whether any layer has them.
+    dtype is that of the queries, kv_format how the pool keeps numbers. capability: a CUDA GPU's compute capability, or
+    None. dims: the `(key, value)` head dimensions of the layers. window, softcap, sinks: whether any layer has them.
     """
 
     device: torch.device
     dtype: torch.dtype
-    kv_dtype: torch.dtype
+    kv_format: KVFormat
     block_size: int
     capability: tuple[int, int] | None
     dims: frozenset[tuple[int, int]]
@@ -41,14 +41,14 @@ class Needs:
         *,
         device: torch.device,
         dtype: torch.dtype,
-        kv_dtype: torch.dtype,
+        kv_format: KVFormat,
         block_size: int,
     ) -> Needs:
         """Those of a model, from what its layers cache and how they attend."""
         return cls(
             device=device,
             dtype=dtype,
-            kv_dtype=kv_dtype,
+            kv_format=kv_format,
             block_size=block_size,
             capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
             dims=frozenset((shape.key_dim, shape.value_dim) for shape in layers),
@@ -72,8 +72,8 @@ def needs_half(needs: Needs) -> str | None:
     """Why a kernel that reads a half-precision pool of the queries' dtype does not serve."""
     if needs.dtype not in HALVES:
         return f"takes float16 and bfloat16, not {_name(needs.dtype)}"
-    if needs.kv_dtype != needs.dtype:
-        return f"takes a pool of the queries' dtype only, and the pool is {_name(needs.kv_dtype)}"
+    if needs.kv_format != KVFormat.dense(needs.dtype):
+        return f"takes a pool of the queries' dtype only, and the pool is {needs.kv_format.name}"
     return None
 
 

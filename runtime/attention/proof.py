@@ -12,7 +12,8 @@ from runtime.attention.interface import AttentionBackend, AttentionOptions
 from runtime.attention.needs import Needs
 from runtime.attention.reference import ReferenceAttention
 from runtime.batch import BatchItem, StepPlan
-from runtime.kv_pool import KVPool, LayerKV, LayerShape
+from runtime.kv.precision import LayerShape
+from runtime.kv_pool import KVPool, LayerKV
 
 # Largest distance of an output or a log-sum-exp from the reference's, for numbers of about one.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
@@ -61,7 +62,7 @@ def trial(
     counts = [-(-(cached + new) // size) for cached, new in rows]
     shape = LayerShape(0, kv_heads, *dims)
     total = sum(counts) + 1
-    pool = KVPool([shape], total, size, dtype=needs.kv_dtype, device=needs.device, fill=float("nan"))
+    pool = KVPool([shape], total, size, dtype=needs.kv_format, device=needs.device, fill=float("nan"))
     # Block 0 belongs to nobody: an index that was left at zero reads NaN.
     order = np.random.default_rng(3).permutation(np.arange(1, total)).astype(np.int32)
     tables = np.split(order, np.cumsum(counts)[:-1])

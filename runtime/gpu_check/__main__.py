@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
         plan.size, device, dtype, attention=options.attention, block_size=options.block_size, tell=tell
     )
     needs = Needs.of(
-        loaded.layers, (), device=device, dtype=dtype, kv_dtype=loaded.kv_dtype, block_size=options.block_size
+        loaded.layers, (), device=device, dtype=dtype, kv_format=loaded.kv_format, block_size=options.block_size
     )
     attention = check_backends(needs, plan)
     print(report.backends(attention, loaded.info.attention_backend), flush=True)

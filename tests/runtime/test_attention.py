@@ -12,7 +12,8 @@ from runtime.attention import AttentionOptions, cpu_decode, make_backend
 from runtime.attention.cpu_decode import DecodeLayout
 from runtime.batch import BatchItem, StepPlan
 from runtime.errors import InvalidRequest
-from runtime.kv_pool import KVPool, LayerKV, LayerShape
+from runtime.kv.precision import LayerShape
+from runtime.kv_pool import KVPool, LayerKV
 
 KV_HEADS, GROUP, DIM = 2, 3, 16
 HEADS = KV_HEADS * GROUP

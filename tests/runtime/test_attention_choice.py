@@ -18,11 +18,13 @@ from runtime.attention.needs import Needs
 from runtime.attention.proof import disproof
 from runtime.attention.sdpa import SdpaAttention
 from runtime.errors import InvalidRequest
-from runtime.kv_pool import LayerShape
+from runtime.kv.precision import KVFormat, LayerShape
 from tests.runtime import attention_libraries as libraries
 
-HOPPER = Needs(torch.device("cuda"), torch.bfloat16, torch.bfloat16, 16, (9, 0), frozenset({(128, 128)}))
-CPU = replace(HOPPER, device=torch.device("cpu"), capability=None, dtype=torch.float32, kv_dtype=torch.float32)
+HOPPER = Needs(torch.device("cuda"), torch.bfloat16, KVFormat("bf16", "bf16"), 16, (9, 0), frozenset({(128, 128)}))
+CPU = replace(
+    HOPPER, device=torch.device("cpu"), capability=None, dtype=torch.float32, kv_format=KVFormat("fp32", "fp32")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +62,7 @@ def test_the_fastest_that_is_there(monkeypatch: pytest.MonkeyPatch, caplog: pyte
         ("fa3", {"capability": (8, 0)}, "not made for compute capability 8.0"),
         ("fa3", {"capability": (10, 0)}, "not made for compute capability 10.0"),
         ("fa3", {"dtype": torch.float32}, "takes float16 and bfloat16, not float32"),
-        ("fa3", {"kv_dtype": torch.float16}, "the pool is float16"),
+        ("fa3", {"kv_format": KVFormat("fp16", "fp16")}, "the pool is fp16"),
         ("fa3", {"dims": frozenset({(192, 128)})}, "one dimension, not 192 and 128"),
         ("fa3", {"dims": frozenset({(512, 512)})}, "up to 256 in steps of 8, not 512"),
         ("fa2", {"capability": (7, 5)}, "not made for compute capability 7.5"),
@@ -145,10 +147,23 @@ def test_needs_come_from_what_layers_do() -> None:
     layers = [LayerShape(0, 2, 64, 64), LayerShape(1, 2, 80, 80)]
     options = [AttentionOptions(0.1, window=9), AttentionOptions(0.1, sinks=torch.zeros(4))]
     needs = Needs.of(
-        layers, options, device=torch.device("cpu"), dtype=torch.float32, kv_dtype=torch.bfloat16, block_size=4
+        layers,
+        options,
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        kv_format=KVFormat("bf16", "bf16"),
+        block_size=4,
     )
     assert needs == Needs(
-        torch.device("cpu"), torch.float32, torch.bfloat16, 4, None, frozenset({(64, 64), (80, 80)}), True, False, True
+        torch.device("cpu"),
+        torch.float32,
+        KVFormat("bf16", "bf16"),
+        4,
+        None,
+        frozenset({(64, 64), (80, 80)}),
+        True,
+        False,
+        True,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from runtime.kv.precision import KVFormat
 from runtime.kv_pool import KVPool
 from runtime.loaded_model import LoadedModel
 from runtime.loader import load_model
@@ -69,7 +70,8 @@ def test_smollm2_is_judged_strictly(smollm2_half: HalfWorkload, record_property:
 
 
 def test_the_pool_has_the_dtype(tiny_half: HalfWorkload) -> None:
-    assert tiny_half.loaded.kv_dtype == tiny_half.loaded.model.dtype in DTYPES.values()
+    assert tiny_half.loaded.kv_format == KVFormat.dense(tiny_half.loaded.model.dtype)
+    assert tiny_half.loaded.model.dtype in DTYPES.values()
 
 
 def test_few_tokens_would_pass(tiny_half: HalfWorkload) -> None:

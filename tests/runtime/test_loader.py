@@ -32,7 +32,7 @@ def test_info_states_what_was_loaded(tiny_model: Path) -> None:
     assert (info.architecture, info.num_layers, info.kv_heads, info.head_dim) == ("LlamaForCausalLM", 2, 2, 16)
     assert (info.context_length, info.vocab_size) == (4096, len(loaded.tokenizer))
     assert info.eos_token_ids == (loaded.tokenizer.eos_token_id,)
-    assert (info.dtype, info.kv_dtype, info.device) == ("float32", "float32", "cpu")
+    assert (info.dtype, info.kv_dtype, info.device) == ("float32", "fp32", "cpu")
     assert info.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
     assert info.has_chat_template
     assert info.attention_backend == "native"

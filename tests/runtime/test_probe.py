@@ -156,5 +156,5 @@ def test_the_probe_sees_attention_that_differs(
 def test_half_precision_passes_at_its_own_tolerance(dtype: torch.dtype) -> None:
     network = build(small("Qwen3Config", head_dim=16)).to(dtype)
     loaded = prepare_model(network, None, name="half")
-    assert loaded.info.kv_dtype == str(dtype).removeprefix("torch.")
+    assert loaded.info.kv_dtype == {torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
     assert loaded.info.kv_bytes_per_token == 2 * 2 * 2 * 16 * 2

@@ -25,7 +25,8 @@ from runtime.attention.reference import ReferenceAttention
 from runtime.attention.shared_prefix import SharedPrefixAttention
 from runtime.attention.triton_backend import TritonAttention, block_n
 from runtime.batch import BatchItem, StepPlan
-from runtime.kv_pool import KVPool, LayerKV, LayerShape
+from runtime.kv.precision import LayerShape
+from runtime.kv_pool import KVPool, LayerKV
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 

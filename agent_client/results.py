@@ -51,6 +51,14 @@ class ToolCall:
         """The arguments as Python values. Raises ValueError when the model wrote broken JSON."""
         return json.loads(self.arguments)
 
+    def is_whole(self) -> bool:
+        """Whether the arguments are JSON; those of a call that max_tokens cut are not."""
+        try:
+            self.parsed()
+        except ValueError:
+            return False
+        return True
+
 
 @dataclass(frozen=True)
 class ToolCallDelta:

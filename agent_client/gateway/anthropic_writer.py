@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -62,7 +61,8 @@ class MessagesWriter:
         choice = generation.choices[0]
         text, calls = self._reader.whole(choice)
         content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
-        content += [{**_tool_use(call), "input": json.loads(call.arguments)} for call in calls]
+        # A call that the limit cut has no input that could be told.
+        content += [{**_tool_use(call), "input": call.parsed()} for call in calls if call.is_whole()]
         told = {"usage": self._usage(generation.usage), **hint_results(self._wishes)}
         return {**self._head, "content": content, **_stop(choice, calls), **told}
 

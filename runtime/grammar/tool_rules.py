@@ -96,7 +96,9 @@ def tool_rules(request: inference_pb2.GenerateRequest, tools: list[dict[str, Any
         return None
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest("prompt.chat.tools", f"{len(tools)} tools", f"at most {MAX_TOOLS}")
-    functions = {tool["function"]["name"]: _parameters(rank, tool["function"]) for rank, tool in enumerate(tools)}
+    functions = {
+        tool["function"]["name"]: _parameters(rank, tool["function"], required) for rank, tool in enumerate(tools)
+    }
     for name in choice.names:
         if name not in functions:
             raise InvalidRequest("tool_choice.names", name, "must be the name of one of the chat's tools")
@@ -108,12 +110,20 @@ def tool_rules(request: inference_pb2.GenerateRequest, tools: list[dict[str, Any
     return ToolRules(functions, required, parallel)
 
 
-def _parameters(rank: int, function: dict[str, Any]) -> dict[str, Any] | None:
+def _parameters(rank: int, function: dict[str, Any], required: bool) -> dict[str, Any] | None:
     field = f"prompt.chat.tools[{rank}].function"
     if not _NAME.fullmatch(function["name"]):
         raise InvalidRequest(
             f"{field}.name", function["name"], "1 to 128 characters, no space, quote, backslash, bracket or bar"
         )
-    if not function.get("strict"):
+    schema = function.get("parameters") or _ANY_OBJECT
+    if function.get("strict"):
+        return prepared(f"{field}.parameters", schema)
+    if not required:
         return None
-    return prepared(f"{field}.parameters", function.get("parameters") or _ANY_OBJECT)
+    try:
+        # A call that was forced is of use only with arguments that the tool takes.
+        return prepared(f"{field}.parameters", schema)
+    except InvalidRequest:
+        # What the caller did not call strict is a wish, not a promise.
+        return None

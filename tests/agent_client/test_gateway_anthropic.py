@@ -110,6 +110,12 @@ def test_the_events_of_a_stream_are_in_order(http: httpx.Client, scripted: ToyRu
     assert none["stop_reason"] == "end_turn"
 
 
+def test_a_call_that_was_cut_is_left_out(http: httpx.Client, scripted: ToyRuntime) -> None:
+    scripted.script = 'Sure. <tool_call>{"name": "add"}</tool_call>'
+    scripted.tool_calls = [common_pb2.ToolCall(id="c", name="add", arguments='{"a')]
+    assert ok(http.post(MESSAGES, json=HELLO | {"tools": [TOOL]}))["content"] == [{"type": "text", "text": "Sure. "}]
+
+
 def test_tokens_are_counted_as_the_message_would_have_them(http: httpx.Client) -> None:
     asked = {name: value for name, value in HELLO.items() if name != "max_tokens"} | {"tools": [TOOL], "system": "Hi."}
     counted = ok(http.post(f"{MESSAGES}/count_tokens", json=asked))

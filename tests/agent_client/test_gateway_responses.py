@@ -117,6 +117,18 @@ def test_the_events_of_a_stream(http: httpx.Client, scripted: ToyRuntime) -> Non
     assert (text_of(none), len(none["output"])) == (SCRIPT, 1)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_was_cut_is_not_complete(http: httpx.Client, scripted: ToyRuntime, stream: bool) -> None:
+    scripted.script, scripted.tool_calls = SCRIPT, [CALLS[0], common_pb2.ToolCall(id="c", name="add", arguments='{"a')]
+    answer = http.post(RESPONSES, json=HELLO | {"tools": [TOOL], "stream": stream})
+    told = frames(answer)[-1]["response"] if stream else ok(answer)
+    assert [item["status"] for item in told["output"]] == ["completed", "completed", "incomplete"]
+    # What was not said to the end is no part of the conversation.
+    scripted.sessions.clear()
+    post(http, tools=[TOOL], previous_response_id=told["id"], input="on")
+    assert len(scripted.seen[-1].request.prompt.chat.messages[1].tool_calls) == 1
+
+
 def test_what_a_turn_must_be_reaches_the_runtime(http: httpx.Client, scripted: ToyRuntime) -> None:
     schema = {"type": "object"}
     post(http, text={"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": True}})

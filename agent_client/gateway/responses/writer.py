@@ -43,7 +43,8 @@ class ResponseWriter:
         if text or not calls:
             logprobs = self._logprobs(choice.logprobs, texts)
             self._output.append(self._message_item(text, logprobs, "incomplete" if self._cut else "completed"))
-        self._output += [self._call_item(len(self._output) + rank, call) for rank, call in enumerate(calls)]
+        for call in calls:
+            self._output.append(self._call_item(len(self._output), call, _call_status(call)))
         return self._finished(generation.usage)
 
     def begin(self, started: Sequence[Started]) -> Iterator[Frame]:
@@ -136,7 +137,7 @@ class ResponseWriter:
             "content": [part],
         }
 
-    def _call_item(self, rank: int, call: ToolCall, status: str = "completed") -> dict[str, Any]:
+    def _call_item(self, rank: int, call: ToolCall, status: str) -> dict[str, Any]:
         return {
             "id": f"fc_{self._id}_{rank}",
             "type": "function_call",
@@ -176,16 +177,16 @@ class ResponseWriter:
         item, self._open = self._open, None
         if item is None:
             return
-        # What was being written when the tokens ran out is not complete.
-        item["status"] = "incomplete" if self._cut else "completed"
         place = {"item_id": item["id"]}
         if item["type"] == "message":
+            item["status"] = "incomplete" if self._cut else "completed"
             part = item["content"][0]
             told = {"content_index": 0, "text": part["text"], "logprobs": part["logprobs"]}
             yield self._item_event("response.output_text.done", **place, **told)
             yield self._item_event("response.content_part.done", **place, content_index=0, part=part)
         else:
             told = {"name": item["name"], "arguments": item["arguments"]}
+            item["status"] = _call_status(ToolCall(**told))
             yield self._item_event("response.function_call_arguments.done", **place, **told)
         yield self._item_event("response.output_item.done", item=item)
         self._output.append(item)
@@ -207,6 +208,10 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
     }
+
+
+def _call_status(call: ToolCall) -> str:
+    return "completed" if call.is_whole() else "incomplete"
 
 
 def _as_chat_call(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 
 import agent_client
 from agent_client import AsyncRadixClient, Delta, Finished, RadixClient, RetryPolicy, Started
@@ -267,9 +268,12 @@ def test_nobody_there(connect: Connect, toy: ToyRuntime) -> None:
         client.wait_ready(0.3)
 
 
-def test_a_runtime_without_a_health_service_is_not_ready(connect: Connect) -> None:
-    with pytest.raises(agent_client.Unavailable, match="UNIMPLEMENTED"):
+def test_a_runtime_that_does_not_serve_yet_is_not_ready(toy: ToyRuntime, connect: Connect) -> None:
+    toy.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    with pytest.raises(agent_client.Unavailable, match="NOT_SERVING"):
         connect().wait_ready(0.0)
+    toy.health.set("", health_pb2.HealthCheckResponse.SERVING)
+    connect().wait_ready(0.0)
 
 
 def test_leaving_the_block_cancels_the_stream(toy: ToyRuntime) -> None:

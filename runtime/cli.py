@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from runtime.cli_backends import backends
 from runtime.cli_bench import bench
+from runtime.cli_quality import quality
 from runtime.cli_simulate import simulate
 from runtime.cli_verify import verify
 from runtime.config import ServeConfig, build_config
@@ -162,4 +163,5 @@ def serve(
 app.command()(bench)
 app.command()(simulate)
 app.command()(verify)
+app.command()(quality)
 app.command()(backends)

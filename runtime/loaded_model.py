@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.forward import Forward
 from runtime.kv.precision import KVFormat, LayerShape
+from runtime.kv.settings import KVSettings
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,10 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model whose attention goes through the hook, its tokenizer, and the shape of its KV."""
+    """A model whose attention goes through the hook, its tokenizer, and the shape of its KV.
+
+    repack: the same weights with a pool of another precision; raises InvalidRequest.
+    """
 
     model: Any
     tokenizer: Any
@@ -41,3 +46,4 @@ class LoadedModel:
     layers: tuple[LayerShape, ...]
     kv_format: KVFormat
     forward: Forward
+    repack: Callable[[KVSettings], LoadedModel] = field(repr=False, compare=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,32 +145,45 @@ def prepare_model(
         attention_backend=choose(_attention(attention, deterministic), needs),
         forward=ModelForward.name,
     )
-    loaded = LoadedModel(network, tokenizer, info, layers, kv_format, ModelForward(network))
+    loaded = LoadedModel(network, tokenizer, info, layers, kv_format, ModelForward(network), _never)
     error = probe(loaded)
     log.info("%s: logits through the cache differ from the ordinary forward by %.1e (relative)", name, error)
     loaded = choose_forward(loaded, forward, options)
-    loaded = _at_precision(loaded, kv, weights_digest, needs, _attention(attention, deterministic))
-    digest = fingerprint(network, tokenizer, weights_digest, loaded.kv_format)
-    loaded = replace(loaded, info=replace(loaded.info, fingerprint=digest))
+    repack = _Repack(loaded, needs, _attention(attention, deterministic), weights_digest)
+    loaded = repack(kv)
     if deterministic:
         probe_bits(loaded)
     return loaded
 
 
-def _at_precision(
-    loaded: LoadedModel, kv: KVSettings, weights_digest: str, needs: Needs, attention: str
-) -> LoadedModel:
-    """The model with the pool format that it was asked for, and a back end that reads it."""
-    found = pool_format(loaded, kv, weights_digest)
-    if found == loaded.kv_format:
-        return loaded
-    info = replace(
-        loaded.info,
-        kv_dtype=found.name,
-        kv_bytes_per_token=found.bytes_per_token(loaded.layers),
-        attention_backend=choose(attention, replace(needs, kv_format=found)),
-    )
-    return replace(loaded, info=info, kv_format=found)
+@dataclass(frozen=True)
+class _Repack:
+    """`LoadedModel.repack` of a model whose pool is of the weights' dtype so far."""
+
+    exact: LoadedModel
+    needs: Needs
+    attention: str
+    weights_digest: str
+
+    def __call__(self, kv: KVSettings) -> LoadedModel:
+        kv.check()
+        loaded = self.exact
+        found = pool_format(loaded, kv, self.weights_digest)
+        backend = loaded.info.attention_backend
+        if found != loaded.kv_format:
+            backend = choose(self.attention, replace(self.needs, kv_format=found))
+        info = replace(
+            loaded.info,
+            kv_dtype=found.name,
+            kv_bytes_per_token=found.bytes_per_token(loaded.layers),
+            attention_backend=backend,
+            fingerprint=fingerprint(loaded.model, loaded.tokenizer, self.weights_digest, found),
+        )
+        return replace(loaded, info=info, kv_format=found, repack=self)
+
+
+def _never(kv: KVSettings) -> LoadedModel:
+    raise InvalidRequest("kv_dtype", kv.kv, "cannot be changed while the model is being proved")
 
 
 def _read(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:

@@ -15,18 +15,20 @@ def rotate(heads: torch.Tensor) -> torch.Tensor:
     """`[..., dim]` times the normalised Hadamard matrix, in pieces of the largest power of two that divides dim."""
     piece = _piece(heads.shape[-1])
     matrix = _matrix(piece, heads.dtype, heads.device)
-    return torch.matmul(heads.reshape(*heads.shape[:-1], -1, piece), matrix).flatten(-2)
+    turned: torch.Tensor = torch.matmul(heads.reshape(*heads.shape[:-1], -1, piece), matrix)
+    return turned.flatten(-2)
 
 
 def rotate_by_sums(heads: torch.Tensor) -> torch.Tensor:
     """The same as sums and differences of pairs, whose rounding does not depend on what lies beside a head."""
     piece, step = _piece(heads.shape[-1]), 1
-    found = heads.reshape(*heads.shape[:-1], -1, piece)
+    found: torch.Tensor = heads.reshape(*heads.shape[:-1], -1, piece)
     while step < piece:
         low, high = found.reshape(*found.shape[:-1], -1, 2, step).unbind(-2)
         found = torch.stack([low + high, low - high], dim=-2).flatten(-3)
         step *= 2
-    return found.flatten(-2) * piece**-0.5
+    found = found.flatten(-2) * piece**-0.5
+    return found
 
 
 def _piece(dim: int) -> int:

@@ -114,10 +114,10 @@ def test_what_is_reachable_from_elsewhere(host: str, expected: bool) -> None:
 
 
 def test_a_model_without_a_context_length_needs_one() -> None:
-    loaded = LoadedModel(None, None, info(8), (), None, False)  # type: ignore[arg-type]
+    loaded = LoadedModel(None, None, info(8), (), None, False, None)  # type: ignore[arg-type]
     assert server.limit_context(loaded, 60).info.context_length == 60
     assert server.limit_context(loaded, None) is loaded
-    unknown = LoadedModel(None, None, replace(info(8), context_length=0), (), None, False)  # type: ignore[arg-type]
+    unknown = LoadedModel(None, None, replace(info(8), context_length=0), (), None, False, None)  # type: ignore[arg-type]
     assert server.limit_context(unknown, 60).info.context_length == 60
     with pytest.raises(BadConfig, match="names no context length"):
         server.limit_context(unknown, None)

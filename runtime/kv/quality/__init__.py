@@ -1,0 +1,1 @@
+"""What a pool's precision does to a model's answers, measured."""

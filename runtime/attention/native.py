@@ -13,10 +13,11 @@ from runtime.attention.native_layout import NativeLayout, native_layout
 from runtime.attention.needs import Needs
 from runtime.attention.proof import disproof
 from runtime.batch import StepPlan
+from runtime.kv.packed_view import PackedView
 from runtime.kv_pool import LayerKV
 from runtime.native import NativeUnavailable, load_library
 
-# As attention.c numbers them.
+# As records.h numbers them.
 _POOLS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _QUERIES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -31,7 +32,10 @@ class _Step(ctypes.Structure):
         *((name, _pointer) for name in ("part_outs", "part_lses", "scratch")),
         *((name, ctypes.c_int64) for name in ("scratch_bytes", "task_count", "merge_count")),
         *((name, ctypes.c_int32) for name in ("block_size", "kv_heads", "group", "key_dim", "value_dim")),
-        *((name, ctypes.c_int32) for name in ("window", "dtype", "threads")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("window", "threads", "key_kind", "key_bytes", "value_kind", "value_bytes")
+        ),
         *((name, ctypes.c_float) for name in ("scale", "softcap")),
     )
 
@@ -45,7 +49,7 @@ class _Prepared:
 
 
 class NativeAttention:
-    """Any head dimensions, windows, softcap, sinks; pools of float32, bfloat16 and float16, computed in float32.
+    """Any head dimensions, windows, softcap, sinks; pools of every precision, computed in float32.
 
     Raises NativeUnavailable where the kernel cannot be compiled.
     """
@@ -69,9 +73,10 @@ class NativeAttention:
         wide = query.float()
         if wide.stride(2) != 1 or wide.stride(1) != key_dim:
             wide = wide.contiguous()
+        kinds = (*_kept(kv.keys), *_kept(kv.values))
         prepared: _Prepared = plan.derived(
-            ("native", options.window, options.scale, options.softcap, heads, kv.keys.shape, value_dim, kv.keys.dtype),
-            lambda: self._prepare(heads // kv.kv_heads, kv, plan, options),
+            ("native", options.window, options.scale, options.softcap, heads, kv.keys.shape, value_dim, *kinds),
+            lambda: self._prepare(heads // kv.kv_heads, kv, kinds, plan, options),
         )
         out = wide.new_empty(count, heads, value_dim)
         lse = wide.new_empty(count, heads) if options.want_lse or options.sinks is not None else None
@@ -79,8 +84,7 @@ class NativeAttention:
             ctypes.addressof(prepared.step),
             wide.data_ptr(),
             wide.stride(0),
-            kv.keys.data_ptr(),
-            kv.values.data_ptr(),
+            *(tensor.data_ptr() for tensor in kv.tensors),
             out.data_ptr(),
             None if lse is None else lse.data_ptr(),
         )
@@ -88,7 +92,9 @@ class NativeAttention:
             out, lse = add_sinks(out, lse, options.sinks)
         return out.to(query.dtype), lse
 
-    def _prepare(self, group: int, kv: LayerKV, plan: StepPlan, options: AttentionOptions) -> _Prepared:
+    def _prepare(
+        self, group: int, kv: LayerKV, kinds: tuple[int, ...], plan: StepPlan, options: AttentionOptions
+    ) -> _Prepared:
         threads = torch.get_num_threads()
         key_dim, value_dim = kv.keys.shape[-1], kv.values.shape[-1]
         layout: NativeLayout = plan.derived(
@@ -115,20 +121,27 @@ class NativeAttention:
             key_dim,
             value_dim,
             options.window or 0,
-            _POOLS[kv.keys.dtype],
             threads,
+            *kinds,
             options.scale,
             options.softcap or 0.0,
         )
         return _Prepared(step, (layout, outs, lses, scratch))
 
 
+def _kept(half: torch.Tensor | PackedView) -> tuple[int, int]:
+    """Kind and bytes of one head's keys or values, as records.h has them."""
+    if isinstance(half, PackedView):
+        return half.packing.code, half.records.shape[-1]
+    return _POOLS[half.dtype], half.shape[-1] * half.dtype.itemsize
+
+
 def native_obstacle(needs: Needs) -> str | None:
     """Why it does not serve; None when it does: on a CPU with a compiler, after it answered as the reference does."""
     if needs.device.type != "cpu":
         return "runs on the CPU only"
-    if needs.dtype not in _QUERIES or needs.kv_format.packs or needs.kv_format.keys != needs.kv_format.values:
-        return f"takes float32, bfloat16 and float16, not {needs.dtype} over {needs.kv_format.name}"
+    if needs.dtype not in _QUERIES:
+        return f"takes float32, bfloat16 and float16, not {needs.dtype}"
     try:
         load_library("attention")
     except NativeUnavailable as why:

@@ -27,8 +27,7 @@ def rotate_by_sums(heads: torch.Tensor) -> torch.Tensor:
         low, high = found.reshape(*found.shape[:-1], -1, 2, step).unbind(-2)
         found = torch.stack([low + high, low - high], dim=-2).flatten(-3)
         step *= 2
-    found = found.flatten(-2) * piece**-0.5
-    return found
+    return found.flatten(-2) * float(piece) ** -0.5
 
 
 def _piece(dim: int) -> int:
@@ -40,4 +39,4 @@ def _matrix(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor
     matrix = torch.ones(1, 1)
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return (matrix * size**-0.5).to(device, dtype)
+    return (matrix * float(size) ** -0.5).to(device, dtype)

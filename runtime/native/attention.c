@@ -7,11 +7,11 @@
  */
 #include <math.h>
 
+#include "records.h"
 #include "threads.h"
 #include "vector.h"
 
 enum { TILE = 64, ROWS = 6, COLUMNS = LANES == 16 ? 4 : 2, PIECES = TILE / LANES };
-enum { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 
 #define LOG2E 1.44269504088896341f
 #define LN2 0.693147180559945309f
@@ -40,7 +40,8 @@ struct attention {
     char *scratch;
     int64_t scratch_bytes; /* of each worker, as `attention_scratch` says */
     int64_t task_count, merge_count;
-    int32_t block_size, kv_heads, group, key_dim, value_dim, window, dtype, threads;
+    int32_t block_size, kv_heads, group, key_dim, value_dim, window, threads;
+    int32_t key_kind, key_bytes, value_kind, value_bytes; /* of one head, see records.h */
     float scale, softcap; /* softcap 0 is none */
 };
 
@@ -279,25 +280,12 @@ static void take_tile(const struct attention *step, const struct rows *all, cons
     }
 }
 
-INLINE void widen(const char *from, int dtype, int dim, float *to) {
-    const uint16_t *narrow = (const uint16_t *)from;
-    int d = 0;
-    for (; d + LANES <= dim; d += LANES)
-        store(to + d, dtype == BFLOAT16 ? load_bfloat16(narrow + d) : load_float16(narrow + d));
-    if (d < dim) {
-        uint16_t rest[LANES] = {0};
-        memcpy(rest, narrow + d, (size_t)(dim - d) * 2);
-        store(to + d, dtype == BFLOAT16 ? load_bfloat16(rest) : load_float16(rest));
-    }
-}
-
 static void run_task(const void *data, long item, int worker) {
     const struct call *call = data;
     const struct attention *step = call->step;
     const struct task *task = step->tasks + item;
     const int rows = task->count * step->group, heads = step->kv_heads * step->group;
     const int key_dim = step->key_dim, value_dim = step->value_dim, kd = padded(key_dim), vd = padded(value_dim);
-    const int bytes = step->dtype == FLOAT32 ? 4 : 2;
     float *turned = (float *)(step->scratch + step->scratch_bytes * worker);
     float *wide_keys = turned + (long)TILE * kd, *wide_values = wide_keys + (long)TILE * kd;
     float *nothing = wide_values + (long)TILE * vd, *scores = nothing + kd;
@@ -317,8 +305,9 @@ static void run_task(const void *data, long item, int worker) {
             peak[h * rows + r] = -INFINITY;
         }
 
-    const int whole_values = step->dtype == FLOAT32 && vd == value_dim;
-    const long key_token = (long)step->kv_heads * key_dim * bytes, value_token = (long)step->kv_heads * value_dim * bytes;
+    const int whole_keys = step->key_kind == FLOAT32, whole_values = step->value_kind == FLOAT32 && vd == value_dim;
+    const long key_token = (long)step->kv_heads * step->key_bytes;
+    const long value_token = (long)step->kv_heads * step->value_bytes;
     const int32_t *blocks = step->blocks + task->table;
     for (int base = task->low; base < task->high; base += TILE) {
         int count = task->high - base < TILE ? task->high - base : TILE;
@@ -330,8 +319,8 @@ static void run_task(const void *data, long item, int worker) {
             next[j] = (long)blocks[(base + TILE + j) / step->block_size] * step->block_size +
                       (base + TILE + j) % step->block_size;
         for (int h = 0; h < task->heads; h++) {
-            const char *keys = call->keys + (long)(task->head + h) * key_dim * bytes;
-            const char *values = call->values + (long)(task->head + h) * value_dim * bytes;
+            const char *keys = call->keys + (long)(task->head + h) * step->key_bytes;
+            const char *values = call->values + (long)(task->head + h) * step->value_bytes;
             struct tile tile;
             tile.turned = turned, tile.count = count, tile.base = base, tile.coming = ahead < 0 ? 0 : ahead;
             const float *key_rows[TILE];
@@ -343,18 +332,17 @@ static void run_task(const void *data, long item, int worker) {
                 const char *key = keys + slot[j] * key_token, *value = values + slot[j] * value_token;
                 key_rows[j] = (const float *)key;
                 tile.values[j] = (const float *)value;
-                if (step->dtype != FLOAT32) {
-                    widen(key, step->dtype, key_dim, wide_keys + (long)j * kd);
-                    widen(value, step->dtype, value_dim, wide_values + (long)j * vd);
+                if (!whole_keys) {
+                    widen(key, step->key_kind, key_dim, step->key_bytes, wide_keys + (long)j * kd);
                     key_rows[j] = wide_keys + (long)j * kd;
-                } else if (!whole_values) {
-                    memcpy(wide_values + (long)j * vd, value, (size_t)value_dim * 4);
-                    memset(wide_values + (long)j * vd + value_dim, 0, (size_t)(vd - value_dim) * 4);
                 }
-                if (!whole_values) tile.values[j] = wide_values + (long)j * vd;
+                if (!whole_values) {
+                    widen(value, step->value_kind, value_dim, step->value_bytes, wide_values + (long)j * vd);
+                    tile.values[j] = wide_values + (long)j * vd;
+                }
             }
             for (int j = count; j < TILE; j++) key_rows[j] = nothing;
-            turn(key_rows, key_dim, turned, tile.next_keys, tile.coming, key_dim * bytes);
+            turn(key_rows, key_dim, turned, tile.next_keys, tile.coming, step->key_bytes);
             struct rows all = {query + (long)h * rows * kd, out + (long)h * rows * vd, total + h * rows * LANES,
                                peak + h * rows};
             take_tile(step, &all, task, &tile, scores);

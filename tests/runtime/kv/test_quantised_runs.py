@@ -89,7 +89,7 @@ def test_answers_stay_near_the_exact_ones(llama: LoadedModel, quantised: LoadedM
 
 def test_every_back_end_reads_the_same(quantised: LoadedModel) -> None:
     answers = []
-    for name in ("reference", "sdpa", "deterministic"):
+    for name in ("reference", "sdpa", "native", "deterministic"):
         runner = ModelRunner(
             replace(quantised, info=replace(quantised.info, attention_backend=name)), 8, BLOCK, fill=float("nan")
         )

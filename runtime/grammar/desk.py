@@ -59,8 +59,11 @@ class GrammarDesk:
         self, request: inference_pb2.GenerateRequest, chat: ChatInput | None, sampling: SamplingParams
     ) -> ReplyRules:
         """What a request demands. Raises InvalidRequest, TooMany."""
-        text = constraint_of(request)
-        tools = tool_rules(request, chat.tools if chat is not None else [])
+        offered = chat.tools if chat is not None else []
+        text, tools = None, None
+        if offered or request.HasField("tool_choice") or request.WhichOneof("constraint") is not None:
+            # A long schema takes a while to read, and others are answered meanwhile.
+            text, tools = await asyncio.to_thread(lambda: (constraint_of(request), tool_rules(request, offered)))
         if chat is None:
             return await self.constrain(text, sampling)
         if tools is None:

@@ -9,14 +9,13 @@ that the library knows.
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 from urllib.parse import unquote
 
 from runtime.errors import InvalidRequest
 from runtime.grammar.schema_disjoint import disjoint
 from runtime.grammar.schema_merge import CannotMerge, merged
-from runtime.grammar.schema_parts import KEYWORDS_OF_TYPE, Schema, SchemaRefused, fits, kind_of, kinds, known
+from runtime.grammar.schema_parts import KEYWORDS_OF_TYPE, Schema, SchemaRefused, canonical, fits, kinds, known, matches
 from runtime.grammar.schema_strings import string_rules
 
 MAX_NODES = 20_000
@@ -198,7 +197,7 @@ class _Preparation:
         if not isinstance(given, list):
             raise SchemaRefused(f"{place}/enum", given, "a list of values")
         if "const" in own:
-            given = [value for value in given if kind_of(value) == kind_of(own["const"]) and value == own["const"]]
+            given = [value for value in given if canonical(value) == canonical(own["const"])]
         rest = {key: value for key, value in own.items() if key not in ("enum", "const")}
         left = [value for value in given if fits(value, rest, place)]
         if not left:
@@ -243,14 +242,14 @@ class _Preparation:
         if len(patterns) > 1:
             raise SchemaRefused(f"{place}/patternProperties", f"{len(patterns)} patterns", "one at most")
         for pattern in patterns:
-            string_rules({"pattern": pattern}, f"{place}/patternProperties")
-            clash = next((name for name in named if re.search(pattern, name)), None)
+            enforced = string_rules({"pattern": pattern}, f"{place}/patternProperties")["pattern"]
+            clash = next((name for name in named if matches(pattern, name, f"{place}/patternProperties")), None)
             if clash is not None:
                 raise SchemaRefused(f"{place}/patternProperties", pattern, f"it matches the property {clash!r}")
         all_named = dict(named)
         for name in needed:
             if name not in all_named:
-                matching = [value for pattern, value in patterns.items() if re.search(pattern, str(name))]
+                matching = [value for pattern, value in patterns.items() if matches(pattern, str(name), place)]
                 all_named[name] = (matching or [True if others is None else others])[0]
         made: Schema = {"type": "object"}
         if all_named or "properties" in own:
@@ -262,10 +261,8 @@ class _Preparation:
         if needed:
             made["required"] = sorted(set(needed), key=needed.index)
         if patterns:
-            made["patternProperties"] = {
-                pattern: self._walk(value, f"{place}/patternProperties/{pattern}", depth + 1)
-                for pattern, value in patterns.items()
-            }
+            [(pattern, value)] = patterns.items()
+            made["patternProperties"] = {enforced: self._walk(value, f"{place}/patternProperties/{pattern}", depth + 1)}
         if others is not None:
             spot = f"{place}/additionalProperties"
             made["additionalProperties"] = False if others is False else self._walk(others, spot, depth + 1)

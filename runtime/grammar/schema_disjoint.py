@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runtime.grammar.schema_parts import KEYWORDS_OF_TYPE, fits, kinds
+from runtime.grammar.schema_parts import KEYWORDS_OF_TYPE, canonical, fits, kinds
 
 _DEPTH = 4
 
@@ -17,10 +17,12 @@ def disjoint(left: Any, right: Any, follow: Callable[[Any], Any], depth: int = 0
         return True
     if depth > _DEPTH or not isinstance(left, dict) or not isinstance(right, dict):
         return False
-    if "enum" in left or "const" in left:
-        return not any(_may_be(value, right) for value in _listed(left))
-    if "enum" in right or "const" in right:
-        return not any(_may_be(value, left) for value in _listed(right))
+    listed = [("enum" in side or "const" in side) for side in (left, right)]
+    if all(listed):
+        return not {canonical(value) for value in _listed(left)} & {canonical(value) for value in _listed(right)}
+    if any(listed):
+        values, schema = (left, right) if listed[0] else (right, left)
+        return not any(_may_be(value, schema) for value in _listed(values))
     one, other = _kinds(left), _kinds(right)
     if one is None or other is None:
         return False
@@ -63,8 +65,6 @@ def _listed(schema: dict[str, Any]) -> list[Any]:
 
 
 def _may_be(value: Any, schema: dict[str, Any]) -> bool:
-    if "enum" in schema or "const" in schema:
-        return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in _listed(schema))
     if isinstance(value, (dict, list)):
         return kinds(schema, "") is None or fits(value, {"type": schema["type"]}, "")
     return any(word in schema for word in ("anyOf", "oneOf", "allOf", "$ref")) or fits(value, schema, "")

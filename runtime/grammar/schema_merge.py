@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runtime.grammar.schema_parts import Schema, kinds, known
+from runtime.grammar.schema_parts import Schema, canonical, kinds, known
 
 _DEPTH = 32
 _LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
@@ -59,7 +59,8 @@ def _together(word: str, left: Schema, right: Schema, both: Callable[[Any, Any],
     if word in _SMALLEST:
         return min(one, other)
     if word == "enum":
-        return [value for value in one if value in other]
+        also = {canonical(value) for value in other}
+        return [value for value in one if canonical(value) in also]
     if word == "required":
         return [*one, *(name for name in other if name not in one)]
     if word in ("properties", "additionalProperties"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -33,6 +34,8 @@ _KNOWN = frozenset(word for words in KEYWORDS_OF_TYPE.values() for word in words
     "unevaluatedProperties",
     "unevaluatedItems",
 }
+# Text, or one class repeated: what takes no longer than the text is long.
+_QUICK = re.compile(r"\^?[\w -]*\$?|\^?(?:\[[^\[\]\\]+\]|\\[dw])[*+]?\$?")
 _TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 
@@ -90,7 +93,7 @@ def fits(value: Any, rules: Schema, place: str) -> bool:
             raise SchemaRefused(f"{place}/{inside[0]}", "beside enum or const", "leave one of the two out")
     if kind == "string":
         least, most = rules.get("minLength", 0), rules.get("maxLength", len(value))
-        return least <= len(value) <= most and ("pattern" not in rules or _matches(rules["pattern"], value, place))
+        return least <= len(value) <= most and ("pattern" not in rules or matches(rules["pattern"], value, place))
     if kind in ("integer", "number"):
         return (
             rules.get("minimum", value) <= value <= rules.get("maximum", value)
@@ -101,8 +104,21 @@ def fits(value: Any, rules: Schema, place: str) -> bool:
     return True
 
 
-def _matches(pattern: str, value: str, place: str) -> bool:
-    try:
-        return re.search(pattern, value) is not None
-    except re.error as error:
-        raise SchemaRefused(f"{place}/pattern", pattern, f"no regular expression ({error})") from None
+def matches(pattern: str, text: str, place: str) -> bool:
+    """Whether a schema's pattern is in a text. Raises SchemaRefused for one that a stranger could make run for ever."""
+    if not _QUICK.fullmatch(pattern):
+        raise SchemaRefused(f"{place}/pattern", pattern, "beside given values or names only the simplest are taken")
+    return re.search(pattern, text) is not None
+
+
+def canonical(value: Any) -> str:
+    """The same text for the same JSON value."""
+    return json.dumps(_whole_numbers(value), sort_keys=True)
+
+
+def _whole_numbers(value: Any) -> Any:
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        return int(value)
+    if isinstance(value, list):
+        return [_whole_numbers(item) for item in value]
+    return {name: _whole_numbers(item) for name, item in value.items()} if isinstance(value, dict) else value

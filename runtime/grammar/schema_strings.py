@@ -11,6 +11,7 @@ import re
 
 from runtime.grammar.schema_parts import Schema, SchemaRefused
 
+MAX_PATTERN = 4096
 # Of the formats that the library knows, those whose texts validate; and stricter texts for the others of these.
 _FORMATS = frozenset({"uuid", "email", "uri", "uri-reference", "ipv6", "hostname", "duration", "json-pointer"})
 _MONTH_DAY = "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])"
@@ -28,6 +29,8 @@ _REPEATED = re.compile(r"\^(\[(?:[^\]\\]|\\.)+\]|\\[dwsS]|[\w -])([*+]|\{(\d+)(,
 _LOOK_AROUND = re.compile(r"(?<!\\)\(\?(?:[=!]|<[=!])")
 # Characters that JSON escapes: quote, backslash, controls.
 _ESCAPED = re.compile(r'"|\\\\|\\[tnrfv0]|\\c|\\x(?:[01]|22|5[cC])|\\u00(?:[01]|22|5[cC])|[\x00-\x1f]')
+# An escape, a class, the beginning of a group, or one character.
+_PART = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\((?:\?(?:P<\w+>|P?.))?|.", re.DOTALL)
 _CLASS = re.compile(r"(?<!\\)((?:\\\\)*)\[(?:[^\]\\]|\\.)*\]")
 
 
@@ -36,11 +39,11 @@ def string_rules(own: Schema, place: str) -> Schema:
     low, high = _length(own, "minLength", place), _length(own, "maxLength", place)
     pattern, form = own.get("pattern"), own.get("format")
     if pattern is not None:
-        return {"pattern": _bounded(_checked(pattern, place), low, high, place)}
+        return {"pattern": _guarded(_bounded(_checked(pattern, place), low, high, place), place)}
     if low or high is not None:
         return {"minLength": low or 0} | ({} if high is None else {"maxLength": high})
     if form in _PATTERNS:
-        return {"pattern": _PATTERNS[form]}
+        return {"pattern": _guarded(_PATTERNS[form], place)}
     return {"format": form} if form in _FORMATS else {}
 
 
@@ -48,6 +51,8 @@ def _checked(pattern: object, place: str) -> str:
     spot = f"{place}/pattern"
     if not isinstance(pattern, str):
         raise SchemaRefused(spot, pattern, "must be a regular expression")
+    if len(pattern) > MAX_PATTERN:
+        raise SchemaRefused(spot, f"{len(pattern)} characters", f"at most {MAX_PATTERN}")
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -77,6 +82,28 @@ def _bounded(pattern: str, low: int | None, high: int | None, place: str) -> str
     if high is not None and high < low:
         raise SchemaRefused(f"{place}/pattern", pattern, "no text is of that length and pattern")
     return f"^{what}{{{low},{'' if high is None else high}}}$"
+
+
+def _guarded(pattern: str, place: str) -> str:
+    """The same pattern with an empty choice at both ends of each group.
+
+    Without it the library lets the loops inside of a repeated group begin again in place of the group.
+    """
+    made: list[str] = []
+    at = 0
+    while at < len(pattern):
+        found = _PART.match(pattern, at)
+        assert found is not None
+        part = found.group()
+        at = found.end()
+        if part[0] == "(":
+            if part not in ("(", "(?:") and not part.startswith("(?P<"):
+                raise SchemaRefused(f"{place}/pattern", pattern, f"{part} cannot be enforced")
+            part = "(?:(?:|)(?:"
+        elif part == ")":
+            part = ")(?:|))"
+        made.append(part)
+    return "".join(made)
 
 
 def _length(own: Schema, keyword: str, place: str) -> int | None:

@@ -22,7 +22,7 @@ class GrammarSpec:
 
     Attributes:
         trusted: made by the runtime itself, of parts whose size is bounded: compiling it is quick.
-        plain: its texts hold no control characters but line ends, as JSON's do not.
+        plain: its texts hold no control characters but line ends, and only whole characters, as JSON's do.
         lazy: text is free until a trigger in it; there the tokens that stand for no text are free too.
     """
 

@@ -13,7 +13,9 @@ from runtime.grammar.spec import GrammarRefused, GrammarSpec
 
 # Where in the library's source it happened, which its messages begin with.
 _ORIGIN = re.compile(r"\A\[[\d:]+\] \S+:\d+: ")
-_CONTROLS = re.compile(rb"[\x00-\x09\x0b-\x1f]")
+# Control characters but the line end; and, alone at a token's end, the first bytes of UTF-8 that not every second may
+# follow.
+_STRAY = re.compile(rb"[\x00-\x09\x0b-\x1f]|[\xe0\xed\xf0\xf4]\Z")
 
 
 class XGrammarMatcher:
@@ -55,8 +57,8 @@ class XGrammarLibrary:
     """xgrammar with one vocabulary; see `GrammarLibrary`."""
 
     def __init__(self, info: xgrammar.TokenizerInfo) -> None:
-        # With control characters, and without, for plain specs.
-        self._infos = {False: info, True: _without_controls(info)}
+        # Of all tokens, and of those for plain specs.
+        self._infos = {False: info, True: _plain(info)}
         self._textless = {plain: frozenset(some.special_token_ids) for plain, some in self._infos.items()}
         self.end_tokens = frozenset(info.stop_token_ids)
 
@@ -115,12 +117,14 @@ def _compile(compiler: xgrammar.GrammarCompiler, spec: GrammarSpec) -> xgrammar.
     return compiler.compile_structural_tag(spec.text)
 
 
-def _without_controls(info: xgrammar.TokenizerInfo) -> xgrammar.TokenizerInfo:
-    """The same vocabulary without the tokens that hold control characters, but for line ends.
+def _plain(info: xgrammar.TokenizerInfo) -> xgrammar.TokenizerInfo:
+    """The same vocabulary without the tokens that could make a text what no JSON is.
 
     The library's strings of bounded length let control characters through, which no JSON string may hold as they are.
+    And its classes of characters take sequences of bytes that are no UTF-8, of which the text that is read then holds
+    several characters where one was counted. Characters that only such tokens spell can still be escaped.
     """
-    return _respelt(info, [b"" if _CONTROLS.search(piece) else bytes(piece) for piece in info.decoded_vocab])
+    return _respelt(info, [b"" if _STRAY.search(piece) else bytes(piece) for piece in info.decoded_vocab])
 
 
 def _respelt(info: xgrammar.TokenizerInfo, spellings: list[bytes]) -> xgrammar.TokenizerInfo:

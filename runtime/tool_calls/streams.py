@@ -58,14 +58,14 @@ class HeldCalls:
         self.calls: tuple[ParsedToolCall, ...] = ()
         self._bare = bare
         self._held = ""
-        self._said = ""
+        self._said = False
 
     def feed(self, text: str) -> Pieces:
         self._held += text
         if self._bare and not self._said and _may_be_bare(self._held):
             return Pieces()
         out, self._held = _before_marks(self._held, (TAG, MARKER))
-        self._said += out
+        self._said = self._said or bool(out)
         return Pieces(out)
 
     def finish(self, cut: bool) -> Pieces:
@@ -111,7 +111,7 @@ class StreamedCalls:
             return Pieces()
         rest, self._buffer = self._buffer, ""
         begun = _begun(rest, self._form.trigger)
-        if cut and begun >= _SURELY_MARK:
+        if cut and begun >= (1 if self._behind_call else _SURELY_MARK):
             rest = rest[:-begun].rstrip()
         return Pieces("" if self._behind_call and not rest.strip(self._spacing) else rest)
 

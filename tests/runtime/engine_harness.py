@@ -13,6 +13,7 @@ from radix import Namespace, StoreStats
 from runtime.engine import Engine, Handle
 from runtime.engine_config import EngineConfig
 from runtime.events import DeltaEvent, Event, FailedEvent, FinishedEvent, StartedEvent
+from runtime.grammar import JobGrammar
 from runtime.loaded_model import LoadedModel
 from runtime.request import GenerateJob
 from runtime.sampling_params import SamplingParams
@@ -87,6 +88,7 @@ class Harness:
         prefill_only: bool = False,
         public_tokens: int = 0,
         program: str | None = None,
+        grammar: JobGrammar | None = None,
         on_event: Callable[[Reply, Event], None] | None = None,
         **sampling: Any,
     ) -> Reply:
@@ -100,6 +102,7 @@ class Harness:
             prefill_only=prefill_only,
             public_tokens=public_tokens,
             program=program,
+            grammar=grammar,
         )
         reply.handle = self.engine.submit(job, reply.take)
         return reply

@@ -1,0 +1,143 @@
+"""Compiling grammars: kept by what they are made of, apart from everybody, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import wait
+from threading import Event
+
+import pytest
+
+from runtime.errors import TooMany
+from runtime.grammar import GrammarBooks, GrammarCompiler, GrammarRefused, GrammarSpec, compiler
+from runtime.grammar.interface import CompiledGrammar
+from runtime.grammar.trial import try_out
+from tests.runtime.grammar.stuck import StuckGrammar
+from tests.runtime.grammar.walks import byte_library
+
+SECONDS = 1.5
+# Each of its rules is tried at every place of every other.
+SLOW = "root ::= r0\n" + "\n".join(f'r{n} ::= r{n + 1} r{n + 1} | "a"' for n in range(8000)) + '\nr8000 ::= "b"'
+
+
+@pytest.fixture
+def books() -> GrammarBooks:
+    return GrammarBooks()
+
+
+@pytest.fixture
+def compile_service(books: GrammarBooks) -> Iterator[GrammarCompiler]:
+    library, pieces = byte_library()
+    made = GrammarCompiler(library, len(pieces), seconds=SECONDS, books=books)
+    yield made
+    made.close()
+
+
+def accepts(grammar: CompiledGrammar, text: bytes) -> bool:
+    _, pieces = byte_library()
+    matcher = grammar.matcher()
+    return all(matcher.accept(pieces.index(bytes([byte]))) for byte in text) and matcher.complete
+
+
+def regex(text: str, **marks: bool) -> GrammarSpec:
+    return GrammarSpec("regex", text, **marks)
+
+
+def test_a_grammar_is_compiled_once(compile_service: GrammarCompiler, books: GrammarBooks) -> None:
+    first = compile_service.compiled(regex("ab*", trusted=True)).result()
+    assert compile_service.compiled(regex("ab*", trusted=True)).result() is first
+    assert compile_service.compiled(regex("ab+", trusted=True)).result() is not first
+    assert (books.lookups, books.hits, books.refused, books.cached) == (3, 1, 0, 2)
+    assert books.cached_bytes >= first.size_bytes > 0
+
+
+def test_those_who_ask_at_once_share_one_compilation(
+    compile_service: GrammarCompiler, books: GrammarBooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = hold_up(compile_service, monkeypatch)
+    asked = [compile_service.compiled(regex("a{3,40}", trusted=True)) for _ in range(5)]
+    go.set()
+    assert len({id(future.result(60)) for future in asked}) == 1
+    assert books.compile.read()[0][-1] == ("+Inf", 1)
+
+
+def test_only_so_many_may_wait(compile_service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = hold_up(compile_service, monkeypatch)
+    monkeypatch.setattr(compiler, "MAX_WAITING", 2)
+    waiting = [compile_service.compiled(regex("a" * count, trusted=True)) for count in (1, 2)]
+    with pytest.raises(TooMany, match="2 is the limit"):
+        compile_service.compiled(regex("aaa", trusted=True))
+    go.set()
+    wait(waiting, 60)
+    compile_service.compiled(regex("aaa", trusted=True)).result(60)
+
+
+def hold_up(service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Let the compilations in this process wait for an event."""
+    go, compile_ = Event(), service.library.compile
+
+    def slowly(spec: GrammarSpec) -> CompiledGrammar:
+        assert go.wait(60)
+        return compile_(spec)
+
+    monkeypatch.setattr(service.library, "compile", slowly)
+    return go
+
+
+def test_what_was_used_last_stays(
+    compile_service: GrammarCompiler, books: GrammarBooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "MAX_CACHED", 2)
+    one, two = regex("a", trusted=True), regex("b", trusted=True)
+    kept = compile_service.compiled(one).result()
+    compile_service.compiled(two).result()
+    compile_service.compiled(one).result()
+    compile_service.compiled(regex("c", trusted=True)).result()
+    assert compile_service.compiled(one).result() is kept
+    hits = books.hits
+    compile_service.compiled(two).result()
+    assert books.hits == hits
+    assert books.cached == 2
+    monkeypatch.setattr(compiler, "MAX_CACHED_BYTES", 0)
+    compile_service.compiled(regex("d", trusted=True)).result()
+    assert (books.cached, books.cached_bytes) == (0, 0)
+
+
+def test_no_grammar_is_refused_in_the_librarys_words_and_remembered(
+    compile_service: GrammarCompiler, books: GrammarBooks
+) -> None:
+    for _ in range(2):
+        with pytest.raises(GrammarRefused, match="parenthesis is not closed"):
+            compile_service.compiled(regex("(", trusted=True)).result()
+    assert (books.refused, books.hits, books.cached) == (1, 1, 0)
+
+
+@pytest.mark.slow
+def test_strangers_grammars_are_compiled_apart_within_bounds(compile_service: GrammarCompiler) -> None:
+    specs = (
+        regex("a(b|c)+"),
+        GrammarSpec("ebnf", 'root ::= "x" root | "y"'),
+        GrammarSpec("json_schema", '{"type": "object"}', plain=True),
+    )
+    for spec in specs:
+        apart, here = compile_service.compiled(spec).result(60), compile_service.library.compile(spec)
+        for text in (b"abcb", b"a", b"xxy", b'{"a": [1]}', b"{"):
+            assert accepts(apart, text) == accepts(here, text)
+    hostile = {
+        "no token may come next": GrammarSpec("ebnf", "root ::= root"),
+        "Nest layer": regex("(" * 7000 + "a" + ")" * 7000),
+        r"more than 1\.5 s or 1024 MiB": GrammarSpec("ebnf", SLOW),
+    }
+    for says, spec in hostile.items():
+        with pytest.raises(GrammarRefused, match=says):
+            compile_service.compiled(spec).result(60)
+    # The last one took the process with it, and the next grammar gets another.
+    assert accepts(compile_service.compiled(regex("ab*")).result(60), b"abb")
+    starts = [process.starts for process in compile_service._processes]
+    assert max(starts) >= 2
+
+
+def test_a_grammar_whose_masks_are_slow_is_refused_before_it_is_used() -> None:
+    with pytest.raises(GrammarRefused, match=r"takes \d+ ms; at most 30 ms is allowed"):
+        try_out(StuckGrammar(0.05), 100)
+    try_out(StuckGrammar(0.0), 100)

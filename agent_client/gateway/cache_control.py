@@ -65,6 +65,6 @@ def _ttl(control: Any, where: str) -> str:
     if not isinstance(control, dict) or control.get("type") != "ephemeral":
         raise refused(where, "must read {'type': 'ephemeral'}, with a 'ttl' of '5m' or '1h' or none")
     ttl = control.get("ttl") or _DEFAULT_TTL
-    if ttl not in TTL_S:
+    if not isinstance(ttl, str) or ttl not in TTL_S:
         raise refused(f"{where}.ttl", f"is {ttl!r}; '5m' and '1h' are served")
-    return str(ttl)
+    return ttl

@@ -19,7 +19,7 @@ from .cache_control import breakpoints
 from .conversations import loop_of
 from .failures import UNAVAILABLE
 from .fleet import Attempt, Calls, prompts_with
-from .front import Caller, Front
+from .front import Caller, Front, caller_of
 from .keeping import Wishes
 from .openai_chat import ChatRequest, ChatWriter, chat_options, chat_prompt
 from .openai_completions import CompletionRequest, CompletionWriter, completion_options, completion_prompts
@@ -57,8 +57,9 @@ class Endpoints:
     async def chat(self, http: Request) -> Response:
         tenant = self._front.tenants.of(http.headers)
         asked = await read_body(http, ChatRequest)
-        prompt, options, caller = chat_prompt(asked), chat_options(asked), _caller(http, tenant, asked)
-        wishes = self._front.wishes_of(caller, caller.place(prompt), asked)
+        prompt, options = chat_prompt(asked), chat_options(asked)
+        caller = _caller(http, tenant, asked, [prompt])
+        wishes = self._front.wishes_of(caller, asked)
         request_id = uuid.uuid4().hex
         model = await self._front.fleet.find(asked.model)
         writer = ChatWriter(asked, model, request_id, int(time.time()), wishes)
@@ -69,8 +70,9 @@ class Endpoints:
     async def completions(self, http: Request) -> Response:
         tenant = self._front.tenants.of(http.headers)
         asked = await read_body(http, CompletionRequest)
-        prompts, options, caller = completion_prompts(asked), completion_options(asked), _caller(http, tenant, asked)
-        wishes = self._front.wishes_of(caller, caller.place(prompts[0]), asked)
+        prompts, options = completion_prompts(asked), completion_options(asked)
+        caller = _caller(http, tenant, asked, prompts)
+        wishes = self._front.wishes_of(caller, asked)
         model = await self._front.fleet.find(asked.model)
         writer = CompletionWriter(asked, model, uuid.uuid4().hex, int(time.time()), wishes)
         calls = await self._calls(asked.model, prompts, options, caller, wishes)
@@ -80,9 +82,8 @@ class Endpoints:
         tenant = self._front.tenants.of(http.headers)
         asked = await read_body(http, MessagesRequest)
         prompt, options = messages_prompt(asked), messages_options(asked)
-        caller = Caller(tenant, salt_of(tenant, None), loop_of(http.headers))
-        marked = breakpoints(asked, asked.cache_control)
-        wishes = self._front.wishes(caller, caller.place(prompt), marked, asked.kv_hints)
+        caller = caller_of(tenant, salt_of(tenant, None), loop_of(http.headers), [prompt])
+        wishes = self._front.wishes(caller, breakpoints(asked, asked.cache_control), asked.kv_hints)
         request_id = uuid.uuid4().hex
         writer = MessagesWriter(asked, request_id, wishes)
         options["request_id"] = request_id
@@ -99,19 +100,18 @@ class Endpoints:
     async def _calls(
         self, model: str, prompts: Sequence[Prompt], options: GenerateOptions, caller: Caller, wishes: Wishes
     ) -> Calls:
-        conversation = caller.loop.conversation(prompts[0]) if len(prompts) == 1 else None
-        if conversation is not None:
-            options["conversation"] = conversation
-            options["conversation_ends"] = caller.loop.final
+        if caller.conversation is not None:
+            options["conversation"] = caller.conversation
+            options["conversation_ends"] = caller.final
         if caller.salt is not None:
             options["salt"] = caller.salt
         if wishes.any:
             options["return_prompt_ids"] = True
         send = prompts_with(prompts, options)
-        members = await self._front.fleet.order(model, caller.place(prompts[0]))
+        members = await self._front.fleet.order(model, caller.place)
         return Calls([Attempt(member, send) for member in members])
 
 
-def _caller(http: Request, tenant: str | None, asked: SamplingFields) -> Caller:
+def _caller(http: Request, tenant: str | None, asked: SamplingFields, prompts: Sequence[Prompt]) -> Caller:
     loop = loop_of(http.headers, asked.prompt_cache_key, asked.nvext)
-    return Caller(tenant, salt_of(tenant, asked.cache_salt), loop)
+    return caller_of(tenant, salt_of(tenant, asked.cache_salt), loop, prompts)

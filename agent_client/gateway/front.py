@@ -18,15 +18,25 @@ from .tenants import Tenants
 
 @dataclass(frozen=True)
 class Caller:
-    """Whose request it is: the tenant, the salt of its namespace, and the loop that it is a part of."""
+    """Whose request it is.
 
-    tenant: str | None
+    Attributes:
+        salt: of the tenant's namespace.
+        place: what decides which runtime it goes to; the same for calls that should meet at one.
+        conversation: its name at the runtime; None where the client names none.
+        final: whether it is the conversation's last call.
+    """
+
     salt: str | None
-    loop: Loop
+    place: str
+    conversation: str | None
+    final: bool
 
-    def place(self, prompt: Prompt) -> str:
-        """Which calls should meet at one runtime."""
-        return self.loop.place(self.tenant, prompt)
+
+def caller_of(tenant: str | None, salt: str | None, loop: Loop, prompts: Sequence[Prompt]) -> Caller:
+    """Who asks for these prompts. Several together are no turn of a conversation."""
+    conversation = loop.conversation(prompts[0]) if len(prompts) == 1 else None
+    return Caller(salt, loop.place(tenant, prompts[0]), conversation, loop.final)
 
 
 class Front:
@@ -39,16 +49,14 @@ class Front:
         self._leases = LeaseBook(self.metrics.leased)
         self._hints = HintDesk(self._leases, self.metrics.hinted)
 
-    def wishes(
-        self, caller: Caller, place: str, marked: Sequence[Breakpoint] = (), hints: KvHints | None = None
-    ) -> Wishes:
+    def wishes(self, caller: Caller, marked: Sequence[Breakpoint], hints: KvHints | None) -> Wishes:
         """What a request wants kept. Raises ApiError for too much of it."""
-        return Wishes(self._leases, self._hints, salt=caller.salt, loop=place, breakpoints=marked, hints=hints)
+        return Wishes(self._leases, self._hints, salt=caller.salt, loop=caller.place, breakpoints=marked, hints=hints)
 
-    def wishes_of(self, caller: Caller, place: str, asked: SamplingFields) -> Wishes:
+    def wishes_of(self, caller: Caller, asked: SamplingFields) -> Wishes:
         """The same of a request to one of OpenAI's routes."""
         marked = keep_all(asked.nvext.cache_control if asked.nvext else None, "nvext.cache_control")
-        return self.wishes(caller, place, marked, asked.kv_hints)
+        return self.wishes(caller, marked, asked.kv_hints)
 
     def answer(self, calls: Calls, writer: Writer, wishes: Wishes, closed: Callable[[], None] | None = None) -> Answer:
         """The way to an answer; `closed` is told when it is over, however it ended."""

@@ -95,7 +95,8 @@ def _with_tools(mode: Mode, names: list[str], tools: Sequence[Mapping[str, Any]]
         if mode == "none":
             return mode, []
         raise refused("tool_choice", "asks for a call, and there are no tools")
-    offered = {tool["function"]["name"] for tool in tools if isinstance(tool.get("function"), dict)}
+    # Bad tools are the runtime's to refuse, by their place.
+    offered = [tool["function"].get("name") for tool in tools if isinstance(tool.get("function"), dict)]
     for name in names:
         if name not in offered:
             raise refused("tool_choice", f"names {name[:80]!r}, which is none of the tools")

@@ -154,6 +154,7 @@ def test_a_request_that_fails_keeps_nothing(http: httpx.Client, scripted: ToyRun
     [
         (hello(system=system({"cache_control": {"type": "permanent"}})), "system[0].cache_control"),
         (hello(messages=[user({"cache_control": {"type": "ephemeral", "ttl": "2h"}})]), "cache_control.ttl"),
+        (hello(messages=[user({"cache_control": {"type": "ephemeral", "ttl": [1]}})]), "cache_control.ttl"),
         (hello(messages=[user({"cache_control": "x"})]), "messages[0].content[0].cache_control"),
         (hello(system=system(FIVE) * 5), "cache_control: stands at more places than the 4"),
         (hello(system=system(FIVE) * 4, **FIVE), "cache_control: stands at more places than the 4"),

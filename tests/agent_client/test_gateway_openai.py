@@ -218,6 +218,7 @@ def test_several_prompts_run_side_by_side(http: httpx.Client, scripted: ToyRunti
         (CHAT, {"tools": [TOOL], "tool_choice": "must"}, "tool_choice"),
         (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         (CHAT, {"tools": [TOOL], "tool_choice": {"type": "custom"}}, "tool_choice"),
+        (CHAT, {"tools": [{"function": {"name": []}}, {}], "tool_choice": {"function": {"name": "f"}}}, "tool_choice"),
         (CHAT, {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}}, "tool_choice"),
         (CHAT, {"response_format": {"type": "xml"}}, "response_format.type"),
         (CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),

@@ -23,6 +23,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_REMEMBERED = 4096
+MAX_FETCHES = 64
 DEFAULT_TTL_S = 300.0
 MAX_PRIORITY = 100
 
@@ -147,7 +148,7 @@ class HintDesk:
     def _fetch(self, action: Action, terms: Fetch, ended: Ended) -> Result:
         if terms.token_ids is None:
             return _result(action, "applied", "the request brought its own prompt in")
-        if len(self._fetching) >= MAX_REMEMBERED:
+        if len(self._fetching) >= MAX_FETCHES:
             return _result(action, "rejected", "too much is being fetched already")
         try:
             ask = calls.warm(terms.token_ids, namespace(ended.salt, None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from radixloop.tenants import salt_of
@@ -18,7 +19,7 @@ from ..bodies import read_body
 from ..conversations import loop_of
 from ..fleet import Calls
 from ..fleet.places import digest
-from ..front import Caller, Front
+from ..front import Front, caller_of
 from .request import Message, ResponsesRequest, chat_of, new_messages, turn_options
 from .store import Place, ResponseStore, Stored
 from .turn import Turn
@@ -45,31 +46,31 @@ class ResponsesEndpoints:
         salt = previous.salt if previous else salt_of(tenant, asked.cache_salt)
         history: Sequence[Message] = previous.messages if previous else ()
         whole = chat_of(asked.instructions, history, new, tools)
-        caller = Caller(tenant, salt, loop)
-        place, head = previous.loop if previous else caller.place(whole), digest([asked.instructions, tools])
-        wishes = front.wishes_of(caller, place, asked)
+        caller, head = caller_of(tenant, salt, loop, [whole]), digest([asked.instructions, tools])
+        if previous is not None:
+            caller = replace(caller, place=previous.loop)
+        wishes = front.wishes_of(caller, asked)
         if wishes.any:
             options["return_prompt_ids"] = True
         request_id = uuid.uuid4().hex
         options["request_id"] = request_id
-        members = await front.fleet.order(asked.model, place)
-        keeps = asked.keeps and not loop.final
+        members = await front.fleet.order(asked.model, caller.place)
+        keeps = asked.keeps and not caller.final
         turn = Turn(whole, chat_of(None, (), new, tools), options, salt, keeps=keeps)
-        conversation = loop.conversation(whole)
-        if conversation is not None and not keeps:
-            options["conversation"] = conversation
-            options["conversation_ends"] = loop.final
+        if caller.conversation is not None and not keeps:
+            options["conversation"] = caller.conversation
+            options["conversation_ends"] = caller.final
         session = None
-        if previous is not None and (keeps or loop.final):
+        if previous is not None and (keeps or caller.final):
             session = self._store.take_session(previous.body["id"], previous, members[0].target, head)
-        if session is not None and loop.final:
+        if session is not None and caller.final:
             self._close(session)
             session = None
 
         def ended(body: dict[str, Any], said: Message) -> None:
             if asked.keeps:
                 messages, chars = [*history, *new, said], len(str(body)) + len(str(new))
-                stored = Stored(body, tenant, salt, messages, head, place, chars, turn.handed_over())
+                stored = Stored(body, tenant, salt, messages, head, caller.place, chars, turn.handed_over())
                 self._store.put(body["id"], stored)
 
         def closed() -> None:

@@ -12,6 +12,7 @@ from runtime.attention.interface import AttentionOptions
 from runtime.attention.needs import Needs, library, needs_gpu
 from runtime.attention.paged_layout import PagedLayout, paged_layout
 from runtime.batch import StepPlan
+from runtime.kv.packed_view import PackedView
 from runtime.kv_pool import LayerKV
 
 # Rows of the matrix product that the narrowest tensor-core instruction takes.
@@ -168,8 +169,7 @@ def _attend(
     with _on(query.device):
         triton_kernel.attend[(tiles.count, kv.kv_heads, out.shape[0])](
             query,
-            kv.keys,
-            kv.values,
+            *kv.tensors,
             out,
             lse,
             options.sinks if options.sinks is not None else query,
@@ -183,8 +183,8 @@ def _attend(
             options.softcap or 0.0,
             options.window or 0,
             *query.stride()[:2],
-            *kv.keys.stride()[:3],
-            *kv.values.stride()[:3],
+            *kv.tensors[0].stride()[:3],
+            *kv.tensors[1].stride()[:3],
             *out.stride()[:3],
             *lse.stride()[:2],
             layout.table.stride(0),
@@ -203,9 +203,18 @@ def _attend(
             CAUSAL=causal,
             # Tensor cores would round float32 to 10 bits of mantissa.
             PRECISION="ieee" if full else "tf32",
+            KEY_KIND=_kind(kv.keys),
+            KEY_BYTES=kv.tensors[0].shape[-1],
+            VALUE_KIND=_kind(kv.values),
+            VALUE_BYTES=kv.tensors[1].shape[-1],
             num_warps=8 if tiles.block_m >= 128 else 4,
             num_stages=2,
         )
+
+
+def _kind(half: torch.Tensor | PackedView) -> int:
+    """How the kernel reads it; 0 is as it is."""
+    return half.packing.code if isinstance(half, PackedView) else 0
 
 
 def _merge(

@@ -1,9 +1,9 @@
 """Paged attention in Triton: any page size, grouped queries, windows, softcap, sinks, split KV.
 
 The queries of all heads that share a KV head are the rows of one matrix product, so a page of keys is read once for the
-whole group. The softmax is computed online, block by block (Milakov and Gimelshein 2018; Dao 2022), in base two. Where
-few rows would leave the device idle their KV is split, and the parts are merged by their log-sum-exp (Dao 2023,
-"Flash-Decoding").
+whole group. The softmax is computed online, block by block (Milakov and Gimelshein 2018; Dao 2022), in base two. Packed
+keys and values are unpacked in registers. Where few rows would leave the device idle their KV is split, and the parts
+are merged by their log-sum-exp (Dao 2023, "Flash-Decoding").
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -20,6 +20,45 @@ _LN2 = tl.constexpr(0.6931471805599453)
 # the tensors among them are views of one buffer that begin anywhere.
 _LAYOUT = ["table", "cu_q", "kv_lens", "tile_rows", "tile_firsts", "tile_outs", "tokens"]
 _SIZES = ["window", "out_split", "lse_split", "part_split", "table_row"]
+
+
+@triton.jit
+def half_at(kept, place, mask):
+    """The float16 numbers whose two bytes begin at `place`, as float32."""
+    low = tl.load(kept + place, mask=mask, other=0).to(tl.uint16)
+    high = tl.load(kept + place + 1, mask=mask, other=0).to(tl.uint16)
+    return (low | (high << 8)).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def read(kept, head, dim, there, inside, KIND: tl.constexpr, DIM: tl.constexpr, BYTES: tl.constexpr):
+    """Numbers `dim` of the heads of tokens that begin at `head`, where `inside`; `there` says which tokens are.
+
+    KIND 0 is numbers as they are. Otherwise heads are records of BYTES bytes, packed as runtime/kv/packing.py says.
+    """
+    if KIND == 0:
+        found = tl.load(kept + head + dim, mask=inside, other=0.0)
+    else:
+        HALF: tl.constexpr = (DIM + 1) // 2
+        scale = half_at(kept, head + BYTES - (4 if KIND == 6 else 2), there)
+        if KIND == 3:
+            code = tl.load(kept + head + dim, mask=inside, other=0)
+            found = code.to(tl.int8, bitcast=True).to(tl.float32) * scale
+        elif KIND == 4:
+            code = tl.load(kept + head + dim, mask=inside, other=0).to(tl.uint16)
+            # E4M3's exponent has a bias of 7 and float16's one of 15.
+            bits = ((code & 0x7F) << 7) | ((code & 0x80) << 8)
+            found = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0 * scale
+        else:
+            pair = tl.load(kept + head + dim % HALF, mask=inside, other=0).to(tl.int32)
+            code = tl.where(dim < HALF, pair & 15, pair >> 4)
+            if KIND == 6:
+                fifth = tl.load(kept + head + HALF + dim // 8, mask=inside, other=0).to(tl.int32)
+                code = code | (((fifth >> (dim % 8)) & 1) << 4)
+                found = code.to(tl.float32) * scale + half_at(kept, head + BYTES - 2, there)
+            else:
+                found = (code.to(tl.float32) - 7.5) * scale
+    return found
 
 
 @triton.jit(do_not_specialize=_LAYOUT + _SIZES)
@@ -67,6 +106,10 @@ def attend(
     HAS_SINKS: tl.constexpr,
     CAUSAL: tl.constexpr,
     PRECISION: tl.constexpr,
+    KEY_KIND: tl.constexpr,
+    KEY_BYTES: tl.constexpr,
+    VALUE_KIND: tl.constexpr,
+    VALUE_BYTES: tl.constexpr,
 ):
     """One tile: `BLOCK_M // GROUP` queries of one row, all heads of one KV head, one part of the row's KV.
 
@@ -125,10 +168,15 @@ def attend(
         inside = past < end
         block = tl.load(table + row * table_row + past // PAGE, mask=inside, other=0).to(tl.int64)
         slot = past % PAGE
-        k = tl.load(
-            keys + (block * key_block + slot * key_slot + kv_head * key_head)[None, :] + key_dims[:, None],
-            mask=inside[None, :] & (key_dims[:, None] < KEY_DIM),
-            other=0.0,
+        k = read(
+            keys,
+            (block * key_block + slot * key_slot + kv_head * key_head)[None, :],
+            key_dims[:, None],
+            inside[None, :],
+            inside[None, :] & (key_dims[:, None] < KEY_DIM),
+            KEY_KIND,
+            KEY_DIM,
+            KEY_BYTES,
         )
         scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION) * scale
         if HAS_SOFTCAP:
@@ -144,10 +192,15 @@ def attend(
         weights = tl.exp2(scores - origin[:, None])
         fade = tl.exp2(peak - origin)
         total = total * fade + tl.sum(weights, 1)
-        v = tl.load(
-            values + (block * value_block + slot * value_slot + kv_head * value_head)[:, None] + value_dims[None, :],
-            mask=inside[:, None] & (value_dims[None, :] < VALUE_DIM),
-            other=0.0,
+        v = read(
+            values,
+            (block * value_block + slot * value_slot + kv_head * value_head)[:, None],
+            value_dims[None, :],
+            inside[:, None],
+            inside[:, None] & (value_dims[None, :] < VALUE_DIM),
+            VALUE_KIND,
+            VALUE_DIM,
+            VALUE_BYTES,
         )
         weighted = weighted * fade[:, None]
         weighted += tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)

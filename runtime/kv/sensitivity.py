@@ -41,7 +41,8 @@ COMPARED = 72
 BATCH = 8
 # Raised layers may add so much to a token's bytes.
 MOST_BYTES = 1.05
-# A half of a layer is raised when it costs this many times the median, and at least this many nats a token.
+# A half of a layer is raised when it costs this many times the median, and at least this many nats a token; where
+# raising adds no byte, when it costs more than the median.
 MARGIN, NEGLIGIBLE = 1.5, 1e-4
 
 Place = tuple[int, Half]
@@ -113,12 +114,14 @@ def choose_raised(costs: dict[Place, float], format_: KVFormat, shapes: Sequence
     added = {place: format_.raising(place).bytes_per_token(shapes) - plain for place in costs}
     room = int(plain * (MOST_BYTES - 1))
     raised: set[Place] = set()
-    limits = {
-        half: max(MARGIN * float(np.median([cost for place, cost in costs.items() if place[1] == half])), NEGLIGIBLE)
+    medians = {
+        half: float(np.median([cost for place, cost in costs.items() if place[1] == half]))
         for half in {place[1] for place in costs}
     }
     for place in sorted(costs, key=lambda place: (-costs[place] / max(added[place], 1), place)):
-        if costs[place] > limits[place[1]] and added[place] <= room:
+        median = medians[place[1]]
+        limit = max(MARGIN * median, NEGLIGIBLE) if added[place] else median
+        if costs[place] > limit and added[place] <= room:
             raised.add(place)
             room -= added[place]
     return frozenset(raised)

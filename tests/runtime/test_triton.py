@@ -42,7 +42,7 @@ def run(*arguments: str, interpret: bool) -> dict[str, Any]:
 def test_interpreted_kernel_equals_the_reference() -> None:
     found = run(interpret=True)
     cases = found["cases"]
-    assert len(cases) >= 21
+    assert len(cases) >= 27
     wrong = {name: case for name, case in cases.items() if not (case["out"] <= case["limit"] > case["lse"])}
     assert wrong == {}
     # A row of padding, as CUDA graphs have them, comes out as zeros of no weight and disturbs nobody.
@@ -57,12 +57,14 @@ def test_interpreted_kernel_equals_the_reference() -> None:
 def test_compiles_for_a_gpu() -> None:
     """On the way to machine code Triton checks shapes and types that its interpreter does not."""
     kernels = run("sm_90", interpret=False)
-    assert len(kernels) == 4
+    assert len(kernels) == 6
     for name, found in kernels.items():
         assert found["code"] > 0
         assert found["shared"] <= 227 * 1024
-        # Half precision goes through the tensor cores, and pages arrive by asynchronous copies.
-        assert (found["products"] > 0 and found["copies"] > 0) == name.startswith("bfloat16")
+        # Half precision goes through the tensor cores, and pages of it arrive by asynchronous copies.
+        assert (found["products"] > 0) == name.startswith("bfloat16")
+        if name.startswith("bfloat16") and not name.endswith("-packed"):
+            assert found["copies"] > 0
 
 
 def test_tiles_cover_every_query_once() -> None:

@@ -25,7 +25,7 @@ from runtime.attention.reference import ReferenceAttention
 from runtime.attention.shared_prefix import SharedPrefixAttention
 from runtime.attention.triton_backend import TritonAttention, block_n
 from runtime.batch import BatchItem, StepPlan
-from runtime.kv.precision import LayerShape
+from runtime.kv.precision import KVFormat, LayerShape
 from runtime.kv_pool import KVPool, LayerKV
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -42,7 +42,7 @@ class Case:
     key_dim: int = 64
     value_dim: int = 64
     dtype: torch.dtype = F32
-    pool: torch.dtype | None = None
+    pool: torch.dtype | KVFormat | None = None
     splits: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     sinks: bool = False
@@ -74,6 +74,14 @@ CASES = {
     "float16": Case(16, MIXED, group=4, dtype=F16),
     "float16-split": Case(16, DECODE, group=4, dtype=F16, splits=2),
     "bfloat16-pool": Case(16, DECODE, group=4, pool=BF16),
+    "fp8": Case(16, MIXED, group=2, pool=KVFormat("fp8_e4m3", "fp8_e4m3")),
+    "int8": Case(16, MIXED, group=2, pool=KVFormat("int8", "int8")),
+    "int4": Case(16, MIXED, group=2, kv_heads=2, pool=KVFormat("int4", "int4")),
+    "int4-dim-80-split": Case(
+        16, ((299, 1), (60, 5)), group=2, key_dim=80, value_dim=40, splits=4, pool=KVFormat("int4", "int4")
+    ),
+    "int8-keys-float16-queries": Case(16, DECODE, group=4, dtype=F16, pool=KVFormat("int8", "fp16")),
+    "half-keys-int4-values": Case(4, MIXED, group=4, pool=KVFormat("fp16", "int4"), options={"window": 12}),
 }
 # Largest error allowed of an output, by the dtype of the queries.
 LIMITS = {F32: 1e-5, F16: 4e-3}
@@ -145,7 +153,7 @@ def padding() -> dict[str, float]:
 
 def branches() -> float:
     """The largest distance from the reference when rows share a beginning that is attended once for all of them."""
-    needs = Needs(torch.device("cpu"), F32, F32, 64, None, frozenset())
+    needs = Needs(torch.device("cpu"), F32, KVFormat("fp32", "fp32"), 64, None, frozenset())
     one = trial(needs, (16, 16), BRANCHES, AttentionOptions(0.2, want_lse=True), kv_heads=1, group=2)
     return one.error(SharedPrefixAttention(TritonAttention(2)))
 
@@ -183,8 +191,15 @@ def family_errors() -> dict[str, float]:
     return found
 
 
-# Query and pool dtype, head dimension, lanes of a tile, parts.
-COMPILED = [(BF16, 128, 128, 1), (BF16, 128, 16, 8), (F32, 64, 16, 8)]
+# Query dtype, head dimension, lanes of a tile, parts, and (kind, bytes) of keys and of values; 0 is the queries' dtype.
+PLAIN = ((0, 0), (0, 0))
+COMPILED = [
+    (BF16, 128, 128, 1, PLAIN),
+    (BF16, 128, 16, 8, PLAIN),
+    (F32, 64, 16, 8, PLAIN),
+    (BF16, 128, 16, 8, ((3, 130), (4, 130))),
+    (BF16, 128, 128, 1, ((6, 84), (5, 66))),
+]
 # Of the arguments that Triton looks at, these are no multiples of 16 at a step.
 _UNALIGNED = ("scale", "softcap", "lse_token")
 
@@ -195,7 +210,7 @@ def compile_all(capability: int) -> dict[str, dict[str, int]]:
 
     kinds = {F32: "*fp32", F16: "*fp16", BF16: "*bf16"}
     found = {}
-    for dtype, dim, block_m, splits in COMPILED:
+    for dtype, dim, block_m, splits, kept in COMPILED:
         full = dtype == F32
         constants: dict[str, Any] = {
             "PAGE": 16,
@@ -206,12 +221,14 @@ def compile_all(capability: int) -> dict[str, dict[str, int]]:
             "SPLITS": splits,
             **dict.fromkeys(("HAS_WINDOW", "HAS_SOFTCAP", "HAS_SINKS", "CAUSAL"), True),
             "PRECISION": "ieee" if full else "tf32",
+            **dict(zip(("KEY_KIND", "KEY_BYTES", "VALUE_KIND", "VALUE_BYTES"), (*kept[0], *kept[1]), strict=True)),
         }
         types = dict.fromkeys(("query", "keys", "values"), kinds[dtype])
+        types |= {name: "*u8" for name, (kind, _) in zip(("keys", "values"), kept, strict=True) if kind}
         types |= {"out": "*fp32" if splits > 1 else kinds[dtype], "lse": "*fp32", "sinks": "*fp32"}
         types |= {"scale": "fp32", "softcap": "fp32"}
         types |= dict.fromkeys(("table", "cu_q", "kv_lens", "tile_rows", "tile_firsts", "tile_outs"), "*i32")
-        name = f"{str(dtype).removeprefix('torch.')}-{block_m}-{splits}"
+        name = f"{str(dtype).removeprefix('torch.')}-{block_m}-{splits}" + ("-packed" if kept != PLAIN else "")
         found[name] = _compile(triton_kernel.attend, types, constants, capability, 8 if block_m >= 128 else 4)
     constants = {"VALUE_DIM": 128, "VALUE_PAD": 128, "SPLITS": 8, "SPLITS_PAD": 8}
     types = {"parts": "*fp32", "part_lses": "*fp32", "out": "*bf16", "lse": "*fp32", "tokens": "*i32"}

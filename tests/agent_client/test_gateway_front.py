@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from array import array
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import trustme
 from grpc_health.v1 import health_pb2
 from typer.testing import CliRunner
 
@@ -156,6 +158,42 @@ def test_the_command_serves_at_loopback_until_a_signal(toy: ToyRuntime, tmp_path
     )
     assert bad.returncode == 2
     assert "No such file" in bad.stderr
+
+
+def test_the_command_serves_https_and_speaks_tls_with_a_token_to_its_runtime(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca"))
+    issued = authority.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
+    (tmp_path / "token").write_text("secret\n")
+    toy = ToyRuntime(tls=(issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "agent_client", "gateway", "--port", str(port)]
+    command += ["--runtime", toy.target.replace("127.0.0.1", "localhost")]
+    files = {"--tls-ca": "ca", "--token-file": "token", "--listen-cert": "cert", "--listen-key": "key"}
+    command += [part for flag, name in files.items() for part in (flag, str(tmp_path / name))]
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca"))
+    with (
+        subprocess.Popen(command) as process,
+        httpx.Client(base_url=f"https://localhost:{port}", verify=trusting) as client,
+    ):
+
+        def answers() -> bool:
+            assert process.poll() is None
+            try:
+                return client.get("/health").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        try:
+            assert eventually(answers)
+            assert ok(client.post(CHAT, json=HELLO))["choices"]
+            assert toy.tokens == {"Bearer secret"}
+        finally:
+            process.terminate()
+            toy.stop()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -163,6 +165,19 @@ def test_a_turn_goes_on_in_the_session_of_the_one_before(http: httpx.Client, scr
     assert request.session_id not in ("", session)
     assert [m.content for m in request.prompt.chat.messages] == ["Be brief.", "hello", text_of(first), "other"]
     assert branch["previous_response_id"] == first["id"]
+
+
+def test_turns_side_by_side_do_not_mix(http: httpx.Client, scripted: ToyRuntime) -> None:
+    first = post(http)
+    scripted.token_delay_s = 0.01
+    with ThreadPoolExecutor(6) as threads:
+        asked = [HELLO | {"previous_response_id": first["id"], "input": f"branch {i}"} for i in range(6)]
+        told = [ok(answer) for answer in threads.map(lambda body: http.post(RESPONSES, json=body), asked)]
+    prompts = {seen.prompt.decode() for seen in scripted.seen[1:]}
+    assert len(prompts) == 6
+    assert all(prompt.startswith("<user>hello<assistant>") for prompt in prompts)
+    assert all(len(set(re.findall(r"branch \d", prompt))) == 1 for prompt in prompts)
+    assert len({response["id"] for response in told}) == 6
 
 
 def test_other_instructions_send_the_history_anew(http: httpx.Client, scripted: ToyRuntime) -> None:

@@ -66,6 +66,9 @@ class ToyRuntime(
     asked_leases: list[cache_pb2.LeaseRequest] = field(default_factory=list)
     # Where to listen; 0 takes a free port.
     port: int = 0
+    # Key and certificate, PEM; None listens in the clear. And what callers showed as their right to call Generate.
+    tls: tuple[bytes, bytes] | None = None
+    tokens: set[str] = field(default_factory=set)
     model: str = "toy"
 
     def __post_init__(self) -> None:
@@ -78,7 +81,12 @@ class ToyRuntime(
         self.health = health.HealthServicer()
         self.health.set("", health_pb2.HealthCheckResponse.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
-        self.target = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{self.port}')}"
+        address = f"127.0.0.1:{self.port}"
+        if self.tls is None:
+            bound = self._server.add_insecure_port(address)
+        else:
+            bound = self._server.add_secure_port(address, grpc.ssl_server_credentials([self.tls]))
+        self.target = f"127.0.0.1:{bound}"
         self._server.start()
         self._started_s = time.monotonic()
 
@@ -111,6 +119,7 @@ class ToyRuntime(
 
     def Generate(self, request: Any, context: Any) -> Any:
         refusal = self._enter("Generate", context)
+        self.tokens.update(value for key, value in context.invocation_metadata() if key == "authorization")
         if request.HasField("session_id") and request.session_id not in self.sessions:
             context.abort(grpc.StatusCode.NOT_FOUND, f"session_id {request.session_id!r} is not open")
         prompt = self.sessions.get(request.session_id, b"") + encode(request.prompt)

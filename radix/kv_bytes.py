@@ -20,6 +20,8 @@ _SCALE = 2
 
 def head_bytes(precision: str, half: Half, dim: int) -> int:
     """Bytes of one head's keys or values of `dim` numbers. Raises InvalidArgument, which lists the precisions."""
+    if dim == 0:
+        return 0
     if precision in DENSE_BYTES:
         return dim * DENSE_BYTES[precision]
     if precision in ("int8", "fp8_e4m3"):

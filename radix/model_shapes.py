@@ -23,13 +23,21 @@ class LayerGroup:
 
     Attributes:
         layers: how many.
-        values: kept a token and layer, keys and values together.
+        heads: key-value heads of a layer.
+        key_dim, value_dim: numbers a token and head; MLA keeps one vector, which counts as a key.
         window: last tokens that these layers read; None reads all.
     """
 
     layers: int
-    values: int
+    heads: int
+    key_dim: int
+    value_dim: int
     window: int | None
+
+    @property
+    def values(self) -> int:
+        """Kept a token and layer, keys and values together."""
+        return self.heads * (self.key_dim + self.value_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +73,12 @@ class ModelShape:
         return sum(group.layers * group.values for group in self.groups)
 
     @property
-    def values_without_window(self) -> int:
-        """Values that one more token adds once the windows are full."""
-        return sum(group.layers * group.values for group in self.groups if group.window is None)
-
-    @property
     def window_layers(self) -> int:
         return sum(group.layers for group in self.groups if group.window is not None)
 
     @property
     def widest_window(self) -> int | None:
         return max((group.window for group in self.groups if group.window is not None), default=None)
-
-    def values_within_windows(self, tokens: int) -> int:
-        """Return the values that a sequence of so many tokens keeps when window layers drop what they cannot read."""
-        return sum(group.layers * group.values * min(tokens, group.window or tokens) for group in self.groups)
 
 
 def model_shape(model: str) -> ModelShape:
@@ -107,7 +106,7 @@ def _latent(fields: Fields, name: str, layers: int, query_heads: int, layer_wind
     index = fields.optional("index_head_dim") or 0
     nope, value = fields.optional("qk_nope_head_dim"), fields.optional("v_head_dim")
     expanded = layers * query_heads * (nope + rope + value) if nope and value else None
-    groups = _grouped([rank + rope + index] * layers, layer_windows)
+    groups = _grouped([(1, rank + rope + index, 0)] * layers, layer_windows)
     return ModelShape(
         name=name,
         source=fields.source,
@@ -129,18 +128,18 @@ def _heads(fields: Fields, name: str, layers: int, query_heads: int, layer_windo
     heads = _kv_heads(fields, layers, query_heads, remarks)
     key_dim = _head_dim(fields, query_heads)
     value_dim = fields.optional("v_head_dim") or key_dim
-    dims = [key_dim + value_dim] * layers
+    dims = [(key_dim, value_dim)] * layers
     global_dim = fields.optional("global_head_dim")
     if global_dim is not None:
         global_heads = fields.optional("num_global_key_value_heads") if fields.get("attention_k_eq_v") else None
         for layer in range(layers):
             if layer_windows[layer] is None:
-                dims[layer] = 2 * global_dim
+                dims[layer] = global_dim, global_dim
                 heads[layer] = global_heads or heads[layer]
     own = layers - _shared_layers(fields, layers)
     if own < layers:
         remarks.append(f"the last {layers - own} layers reuse the KV of earlier ones (num_kv_shared_layers)")
-    groups = _grouped([heads[i] * dims[i] for i in range(own)], layer_windows[:own])
+    groups = _grouped([(heads[i], *dims[i]) for i in range(own)], layer_windows[:own])
     most, fewest = max(heads), min(heads)
     return ModelShape(
         name=name,
@@ -152,7 +151,7 @@ def _heads(fields: Fields, name: str, layers: int, query_heads: int, layer_windo
         kv=f"{most if most == fewest else f'{fewest}-{most}'} {'head' if most == 1 else 'heads'} x {key_dim}"
         + (f", {global_dim} in full layers" if global_dim else ""),
         groups=groups,
-        query_heads_values=sum(query_heads * dims[i] for i in range(own)),
+        query_heads_values=sum(query_heads * sum(dims[i]) for i in range(own)),
         expanded_values=None,
         context=_context(fields),
         remarks=tuple(remarks),
@@ -200,9 +199,10 @@ def _shared_layers(fields: Fields, layers: int) -> int:
     return shared
 
 
-def _grouped(values: list[int], layer_windows: list[int | None]) -> tuple[LayerGroup, ...]:
-    counted = Counter(zip(values, layer_windows, strict=True))
-    return tuple(LayerGroup(layers, kept, window) for (kept, window), layers in counted.items())
+def _grouped(kept: list[tuple[int, int, int]], layer_windows: list[int | None]) -> tuple[LayerGroup, ...]:
+    """Layers alike together; kept: heads, key and value dimension of each."""
+    counted = Counter(zip(kept, layer_windows, strict=True))
+    return tuple(LayerGroup(layers, *dims, window) for (dims, window), layers in counted.items())
 
 
 def _context(fields: Fields) -> int | None:

@@ -1,6 +1,6 @@
 """Capacity planning: what a model's KV cache weighs and how much agent work fits a memory.
 
-    bytes a token = 2 x layers x kv_heads x head_dim x bytes a value
+    bytes a token = 2 x layers x kv_heads x head_dim x bytes a value (and scales, below 16 bits)
 
 The heads are the key-value heads. Formulas that count query heads are wrong for models with grouped queries (GQA): four
 query heads of Llama-3-8B read one key-value head, so a token keeps 128 KiB in FP16 and not 512 KiB.
@@ -12,19 +12,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from radix.errors import InvalidArgument
-from radix.model_shapes import ModelShape
+from radix.kv_bytes import PRECISIONS, head_bytes
+from radix.model_shapes import LayerGroup, ModelShape
 from radix.sizes import format_bytes
 
-BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
-_ALIASES = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8"}
+_ALIASES = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8": "fp8_e4m3"}
 
 
 def dtype_named(name: str) -> str:
-    """Return the dtype's name in BITS. Raises InvalidArgument, which lists the names."""
-    dtype = _ALIASES.get(name.lower(), name.lower())
-    if dtype not in BITS:
-        raise InvalidArgument(f"{name!r} is no dtype: known are {', '.join(BITS)}")
-    return dtype
+    """Return the dtype as PRECISIONS names it; `int8/int4` is keys and values apart.
+
+    Raises InvalidArgument, which lists the names.
+    """
+    named = [_ALIASES.get(part.lower(), part.lower()) for part in name.split("/")]
+    if len(named) > 2 or any(part not in PRECISIONS for part in named):
+        raise InvalidArgument(f"{name!r} is no dtype: known are {', '.join(PRECISIONS)}")
+    return "/".join(dict.fromkeys(named))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +76,21 @@ class Plan:
     @property
     def bytes_per_token(self) -> int:
         """Every layer keeping every token, as the prefix store does: any prefix of it can be found again."""
-        return self._bytes(self.shape.values)
+        return sum(group.layers * self._layer_bytes(group) for group in self.shape.groups)
 
     @property
     def beyond_windows_bytes(self) -> int:
         """Bytes that one more token adds where window layers drop what they can no longer read, once they are full."""
-        return self._bytes(self.shape.values_without_window)
+        return sum(group.layers * self._layer_bytes(group) for group in self.shape.groups if group.window is None)
 
     @property
     def query_heads_bytes(self) -> int:
         """Bytes a token by the formula that counts query heads."""
-        return self._bytes(self.shape.query_heads_values)
+        return -(-self.bytes_per_token * self.shape.query_heads_values // self.shape.values)
 
     @property
     def block_bytes(self) -> int:
-        return self._bytes(self.shape.values * self.block_size)
+        return self.bytes_per_token * self.block_size
 
     @property
     def blocks(self) -> int:
@@ -111,7 +114,10 @@ class Plan:
     def sessions_within_windows(self, tokens: int) -> int:
         """Return how many sessions fit in an engine whose window layers drop what they can no longer read."""
         whole = self.session_blocks(tokens) * self.block_size
-        return self.memory // self._bytes(self.shape.values_within_windows(whole))
+        kept = sum(
+            group.layers * self._layer_bytes(group) * min(whole, group.window or whole) for group in self.shape.groups
+        )
+        return self.memory // kept
 
     def turns(self, profile: Profile, sessions: int) -> list[Turn]:
         """Return turns 0, the start, to `profile.turns`."""
@@ -169,5 +175,8 @@ class Plan:
             }
         return values
 
-    def _bytes(self, values: int) -> int:
-        return -(-values * BITS[self.dtype] // 8)
+    def _layer_bytes(self, group: LayerGroup) -> int:
+        """Bytes a token in one layer, scales counted."""
+        keys, _, values = self.dtype.partition("/")
+        each = head_bytes(keys, "keys", group.key_dim) + head_bytes(values or keys, "values", group.value_dim)
+        return group.heads * each

@@ -40,7 +40,13 @@ def plan(
         typer.Option(metavar="JSON", show_default=False, help="A config as inline JSON or as a file. Repeatable."),
     ] = [],  # noqa: B006
     dtype: Annotated[
-        list[str], typer.Option(metavar="NAME,...", help="Of the KV cache: fp32, fp16, bf16, fp8, int8, int4.")
+        list[str],
+        typer.Option(
+            "--kv-dtype",
+            "--dtype",
+            metavar="NAME,...",
+            help="Of the KV cache: fp32, bf16, fp16, fp8_e4m3, int8, int4; int8/int4 is keys/values.",
+        ),
     ] = ["fp16"],  # noqa: B006
     block_size: Annotated[int, typer.Option(min=1, max=65536, metavar="N", help="Tokens a block.")] = 16,
     session_tokens: Annotated[
@@ -82,7 +88,7 @@ def plan(
         raise typer.BadParameter("give at least one --model or --config", param_hint="--model")
     size = _parsed("--memory", parse_bytes, memory)
     lengths = [_parsed("--session-tokens", parse_tokens, part) for part in _parts(session_tokens)]
-    dtypes = [_parsed("--dtype", dtype_named, part) for part in _parts(dtype)]
+    dtypes = [_parsed("--kv-dtype", dtype_named, part) for part in _parts(dtype)]
     agent = None if profile is None else _profile(profile)
     shapes = [model_shape(source) for source in [*model, *config]]
     plans = [Plan(shape, name, size, block_size) for shape in shapes for name in dtypes]

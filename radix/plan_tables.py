@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from rich.markup import escape
 from rich.table import Table
 
-from radix.plan import BITS, Plan, Profile, Turn
+from radix.plan import Plan, Profile, Turn
 from radix.sizes import format_bytes
 
 _LABEL_WIDTH = 34
@@ -84,9 +84,9 @@ def notes(plans: list[Plan], lengths: list[int]) -> Iterator[str]:
             yield f"{name}: {remark}."
         if shape.context is not None and max(lengths) > shape.context:
             yield f"{name}: its config ends at {shape.context:,} tokens."
-    narrow = sorted({plan.dtype for plan in plans if BITS[plan.dtype] <= 8})
+    narrow = sorted({plan.dtype for plan in plans if set(plan.dtype.split("/")) & {"fp8_e4m3", "int8", "int4"}})
     if narrow:
-        yield f"{', '.join(narrow)}: scales are not counted."
+        yield f"{', '.join(narrow)}: scales are counted; layers kept at a higher precision may add up to 5 %."
     yield "Sessions are counted as if they shared nothing; a shared prompt is stored once and makes room for more."
 
 

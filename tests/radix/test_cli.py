@@ -123,21 +123,21 @@ def test_plans_stand_side_by_side() -> None:
         config,
         "--memory",
         "80GiB",
-        "--dtype",
-        "fp16,fp8",
+        "--kv-dtype",
+        "fp16,fp8_e4m3",
     )
     plans = json.loads(radix("plan", *common, "--session-tokens", "32k,8192", "--json", "-").stdout)["plans"]
     assert [(one["model"], one["dtype"], one["bytes_per_token"]) for one in plans] == [
         ("Llama-3-8B", "fp16", 131072),
-        ("Llama-3-8B", "fp8", 65536),
+        ("Llama-3-8B", "fp8_e4m3", 32 * 2 * 8 * 130),
         ("Gemma-3-4B", "fp16", 139264),
-        ("Gemma-3-4B", "fp8", 69632),
+        ("Gemma-3-4B", "fp8_e4m3", 34 * 2 * 4 * 258),
         ("deepseek_v3", "fp16", 70272),
-        ("deepseek_v3", "fp8", 35136),
+        ("deepseek_v3", "fp8_e4m3", 61 * 578),
     ]
     assert [one["session_tokens"] for one in plans[0]["sessions"]] == [32000, 8192]
     shown = radix("plan", *common).stdout
-    for text in ("20 KiB", "29 of 1,024", "latent 512 + RoPE 64", "there is no factor 2", "scales are not counted"):
+    for text in ("20 KiB", "29 of 1,024", "latent 512 + RoPE 64", "there is no factor 2", "scales are counted"):
         assert text in shown
 
 
@@ -165,7 +165,7 @@ def test_a_long_profile_is_shown_in_steps_and_where_it_is_full() -> None:
     ("arguments", "words"),
     [
         ([], ["--model", "give at least one --model or --config"]),
-        (["--model", LLAMA, "--dtype", "fp12"], ["--dtype", "'fp12' is no dtype"]),
+        (["--model", LLAMA, "--kv-dtype", "fp12"], ["--kv-dtype", "'fp12' is no dtype"]),
         (["--model", LLAMA, "--session-tokens", "x"], ["--session-tokens", "'x' is no size"]),
         (["--model", LLAMA, "--profile", "start=5"], ["--profile", "per-turn=N is missing"]),
         (["--model", LLAMA, "--profile", "start=5,gain=2"], ["--profile", "'gain=2' is none of start=N, per-turn=N"]),

@@ -54,15 +54,31 @@ def test_llama_3_8b_keeps_128_kib_and_not_512() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "share"), [("fp32", 2), ("bf16", 1), ("fp8", 0.5), ("int8", 0.5), ("int4", 0.25), ("float16", 1)]
+    ("dtype", "both"),
+    [
+        ("fp32", 2 * 128 * 4),
+        ("bf16", 2 * 128 * 2),
+        ("float16", 2 * 128 * 2),
+        ("fp8", 2 * (128 + 2)),
+        ("int8", 2 * (128 + 2)),
+        # A fifth bit of keys, and their offset.
+        ("int4", (64 + 16 + 4) + (64 + 2)),
+        ("fp16/int4", 128 * 2 + (64 + 2)),
+    ],
 )
-def test_bytes_follow_the_dtype(dtype: str, share: float) -> None:
-    assert plan("Llama-3-8B", dtype_named(dtype)).bytes_per_token == 131072 * share
+def test_bytes_follow_the_dtype_with_its_scales(dtype: str, both: int) -> None:
+    assert plan("Llama-3-8B", dtype_named(dtype)).bytes_per_token == 32 * 8 * both
+
+
+def test_a_latent_has_one_scale_a_layer() -> None:
+    assert plan("DeepSeek-V3", "int8").bytes_per_token == 61 * (576 + 2)
 
 
 def test_an_unknown_dtype_is_named() -> None:
-    with pytest.raises(InvalidArgument, match="'fp12' is no dtype: known are fp32, fp16"):
+    with pytest.raises(InvalidArgument, match="'fp12' is no dtype: known are fp32, bf16"):
         dtype_named("fp12")
+    with pytest.raises(InvalidArgument, match="'int8/int4/int4' is no dtype"):
+        dtype_named("int8/int4/int4")
 
 
 def test_sessions_take_whole_blocks() -> None:

@@ -8,6 +8,18 @@ from typing import Annotated
 import typer
 
 from .access import Access
+from .cli_demands import (
+    Choices,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    OneCall,
+    Regex,
+    ToolChoice,
+    Tools,
+    demands,
+    read_tools,
+)
 from .cli_gateway import gateway
 from .cli_loops import BENCH_HELP, REPLAY_HELP, bench, replay
 from .cli_options import (
@@ -73,6 +85,14 @@ def generate(
     salt: Salt = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor fill the cache.")] = False,
     json: AsJson = False,
+    json_schema: JsonSchema = None,
+    json_object: JsonObject = False,
+    regex: Regex = None,
+    grammar: Grammar = None,
+    choice: Choices = None,
+    tools: Tools = None,
+    tool_choice: ToolChoice = None,
+    one_call: OneCall = False,
     *,
     access: Access,
 ) -> None:
@@ -85,6 +105,7 @@ def generate(
             prompt,
             chat=chat,
             system=system,
+            tools=read_tools(tools),
             salt=salt,
             as_json=json,
             access=access,
@@ -95,6 +116,7 @@ def generate(
                 "bypass_cache": no_cache,
                 **({} if seed is None else {"seed": seed}),
                 **({"stop": stop} if stop else {}),
+                **demands(json_schema, json_object, regex, grammar, choice, tool_choice, one_call),
             },
         )
     )

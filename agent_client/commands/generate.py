@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ..access import Access
 from ..client import GenerationStream, RadixClient
 from ..prompts import Chat, Prompt
-from ..results import Delta, Generation
+from ..results import Delta, Generation, ToolCall
 from ..words import usage_line
 from .failures import USAGE, reported, say
 
@@ -22,6 +23,7 @@ def run(
     *,
     chat: bool,
     system: str | None,
+    tools: Sequence[Mapping[str, Any]] = (),
     salt: str | None,
     as_json: bool,
     options: dict[str, Any],
@@ -32,7 +34,7 @@ def run(
     if not prompt:
         say("the prompt is empty")
         return USAGE
-    form = _form(prompt, chat, system)
+    form = _form(prompt, chat, system, tools)
     with RadixClient(target, salt=salt, access=access) as client, client.stream(form, **options) as stream:
         if as_json:
             print(json.dumps(_as_json(stream.result()), ensure_ascii=False, indent=2))
@@ -43,18 +45,22 @@ def run(
 
 
 def print_stream(stream: GenerationStream) -> None:
-    """The text of a stream on standard output, piece by piece, with a newline at its end."""
+    """The text of a stream on standard output, piece by piece, a newline, and the calls in it, one a line."""
+    calls: list[ToolCall] = []
     for event in stream:
         if isinstance(event, Delta):
-            print(event.text, end="", flush=True)
+            print(event.text if event.content is None else event.content, end="", flush=True)
+            calls += event.tool_calls
     print()
+    for call in calls:
+        print(f"{call.name} {call.arguments}")
 
 
-def _form(prompt: str, chat: bool, system: str | None) -> Prompt:
-    if not chat and system is None:
+def _form(prompt: str, chat: bool, system: str | None, tools: Sequence[Mapping[str, Any]]) -> Prompt:
+    if not chat and system is None and not tools:
         return prompt
     head = [] if system is None else [{"role": "system", "content": system}]
-    return Chat([*head, {"role": "user", "content": prompt}])
+    return Chat([*head, {"role": "user", "content": prompt}], tools)
 
 
 def _as_json(generation: Generation) -> dict[str, Any]:

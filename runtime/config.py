@@ -57,7 +57,16 @@ def parse_quota(text: str) -> tuple[str | None, float]:
     return salt or None, value
 
 
-Size = Annotated[int, BeforeValidator(parse_size)]
+def _pool_memory(value: object) -> object:
+    if value == "auto":
+        return value
+    size = parse_size(value)
+    if size < 1:
+        raise ValueError("must be at least 1")
+    return size
+
+
+PoolMemory = Annotated[int | Literal["auto"], BeforeValidator(_pool_memory)]
 
 
 class ServeConfig(BaseModel):
@@ -161,13 +170,12 @@ class ServeConfig(BaseModel):
     num_blocks: int | None = setting(
         None, POOL, "Size of the pool in blocks.", metavar="N", shown="from --kv-memory", ge=2, le=2**31 - 1
     )
-    kv_memory: Size | None = setting(
+    kv_memory: PoolMemory | None = setting(
         None,
         POOL,
-        "Size of the pool in bytes: 512MiB, 2GiB …",
-        metavar="SIZE",
+        "Size of the pool in bytes: 512MiB, 2GiB …; auto takes what is free, less a margin for the work.",
+        metavar="SIZE|auto",
         shown="CPU: 2GiB or a quarter of the memory; GPU: half of what is free",
-        ge=1,
     )
 
     kv_dtype: str = setting(

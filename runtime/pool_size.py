@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import torch
 
 from runtime.config import ServeConfig
+from runtime.kv.free_memory import free_memory, machine_memory
 from runtime.loaded_model import ModelInfo
 from runtime.settings import BadConfig
 
 GIB = 2**30
 CPU_DEFAULT = 2 * GIB
 MIN_BLOCKS = 2
-
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+# What a step's activations, the tree and everything else beside the pool may still need, and a share of what is free
+# because it is free now and others run here too.
+WORK = 384 * 2**20
+MARGIN = 0.05
 
 
 def pool_blocks(config: ServeConfig, info: ModelInfo) -> int:
-    """Blocks in the KV pool. Raises BadConfig when the memory holds too few, or the machine has less than asked for."""
+    """Blocks in the KV pool, the model being loaded.
+
+    Raises BadConfig when the memory holds too few, or less is free, with a margin, than was asked for.
+    """
     block_bytes = config.block_size * info.kv_bytes_per_token
+    room = spare_memory(info.device)
     if config.num_blocks is not None:
-        _check_available("num_blocks", config.num_blocks * block_bytes, info.device)
+        _check_room("num_blocks", config.num_blocks * block_bytes, room, info)
         return config.num_blocks
-    memory = config.kv_memory if config.kv_memory is not None else default_memory(info.device)
-    blocks = memory // block_bytes
+    memory = config.kv_memory if config.kv_memory is not None else min(default_memory(info.device), room)
+    blocks = (room if memory == "auto" else memory) // block_bytes
     if blocks < MIN_BLOCKS:
         raise BadConfig(
             "kv_memory",
-            f"{memory} bytes: this model needs at least {MIN_BLOCKS} blocks of {block_bytes} bytes",
+            f"{memory} bytes: this model needs at least {MIN_BLOCKS} blocks of {block_bytes} bytes, "
+            f"and {room} bytes are free",
         )
-    _check_available("kv_memory", blocks * block_bytes, info.device)
+    _check_room("kv_memory", blocks * block_bytes, room, info)
     return blocks
 
 
@@ -42,18 +47,16 @@ def default_memory(device: str) -> int:
     return min(CPU_DEFAULT, machine_memory() // 4)
 
 
-def machine_memory() -> int:
-    """Bytes of memory that this process may have: the machine's, or its container's limit."""
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _CGROUP_LIMITS:
-        try:
-            limit = min(limit, int(path.read_text()))
-        except (OSError, ValueError):
-            continue
-    return limit
+def spare_memory(device: str) -> int:
+    """Bytes that a pool may take: what is free now, less the margin and what else a step needs."""
+    free = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else free_memory()
+    return max(0, int(free * (1 - MARGIN)) - WORK)
 
 
-def _check_available(field: str, wanted: int, device: str) -> None:
-    available = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else machine_memory()
-    if wanted > available:
-        raise BadConfig(field, f"the pool would take {wanted / GIB:.1f} GiB: {device} has {available / GIB:.1f} GiB")
+def _check_room(field: str, wanted: int, room: int, info: ModelInfo) -> None:
+    if wanted > room:
+        raise BadConfig(
+            field,
+            f"the pool would take {wanted / GIB:.1f} GiB: {info.device} has {room / GIB:.1f} GiB to spare, which is "
+            f"{room // info.kv_bytes_per_token} tokens at {info.kv_dtype}",
+        )

@@ -90,12 +90,22 @@ def info(kv_bytes_per_token: int) -> ModelInfo:
 
 def test_the_pool_takes_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_size, "machine_memory", lambda: 4 * 2**30)
+    monkeypatch.setattr(pool_size, "free_memory", lambda: 3 * 2**30)
     assert pool_size.pool_blocks(ServeConfig(num_blocks=77), info(1000)) == 77
     assert pool_size.pool_blocks(ServeConfig(kv_memory=2**20, block_size=4), info(1024)) == 256
     # A quarter of 4 GiB is less than the 2 GiB that a large machine gives.
     assert pool_size.pool_blocks(ServeConfig(block_size=1), info(2**20)) == 1024
     monkeypatch.setattr(pool_size, "machine_memory", lambda: 64 * 2**30)
-    assert pool_size.pool_blocks(ServeConfig(block_size=1), info(2**20)) == 2048
+    room = int(3 * 2**30 * 0.95) - pool_size.WORK
+    assert room // 2**20 > 2048 == pool_size.pool_blocks(ServeConfig(block_size=1), info(2**20))
+    assert pool_size.pool_blocks(ServeConfig(block_size=1, kv_memory="auto"), info(2**20)) == room // 2**20
+    # What others take meanwhile, the default does not.
+    monkeypatch.setattr(pool_size, "free_memory", lambda: 2**30)
+    assert 500 < pool_size.pool_blocks(ServeConfig(block_size=1), info(2**20)) < 640
+    with pytest.raises(
+        BadConfig, match=r"would take 1.0 GiB: cpu has 0.6 GiB to spare, which is 5\d\d tokens at float32"
+    ):
+        pool_size.pool_blocks(ServeConfig(block_size=1, kv_memory="1GiB"), info(2**20))
 
 
 def test_the_ready_file_appears_whole(tmp_path: Path) -> None:

@@ -124,6 +124,6 @@ def test_a_setting_that_cannot_be_is_named(tiny: LoadedModel, settings: KVSettin
 def test_random_ids_stand_in_for_a_tokenizer(tiny: LoadedModel) -> None:
     tokens = sample_tokens(None, 50)
     assert tokens.dtype == np.int32
-    assert 0 <= tokens.min()
+    assert tokens.min() >= 0
     assert tokens.max() < 50
     assert len(sample_tokens(tiny.tokenizer, 0))

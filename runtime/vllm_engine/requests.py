@@ -14,6 +14,7 @@ from smg_grpc_proto import vllm_engine_pb2
 
 from runtime.convert import Tokens
 from runtime.errors import InvalidRequest
+from runtime.grammar.constraint import Constraint, constraint
 from runtime.loaded_model import ModelInfo
 from runtime.sampling_params import SamplingParams
 
@@ -41,9 +42,6 @@ def refuse_unsupported(request: vllm_engine_pb2.GenerateRequest) -> None:
     if params.HasField("truncate_prompt_tokens"):
         limit = "prompts are never shortened: leave it unset"
         raise InvalidRequest("sampling_params.truncate_prompt_tokens", params.truncate_prompt_tokens, limit)
-    constraint = params.WhichOneof("constraint")
-    if constraint is not None:
-        raise InvalidRequest(f"sampling_params.{constraint}", "set", "this runtime constrains no output")
 
 
 def input_ids(request: vllm_engine_pb2.GenerateRequest, info: ModelInfo) -> Tokens:
@@ -95,6 +93,15 @@ def sampling_params(params: vllm_engine_pb2.SamplingParams, info: ModelInfo) -> 
     with named_as_sent("text"):
         converted.validate(info.vocab_size)
     return converted
+
+
+def demanded(params: vllm_engine_pb2.SamplingParams) -> Constraint | None:
+    """What the text must be; None where that is the model's own affair. Raises InvalidRequest."""
+    form = params.WhichOneof("constraint")
+    if form is None or (form == "json_object" and not params.json_object):
+        return None
+    value = list(params.choice.choices) if form == "choice" else getattr(params, form)
+    return constraint(form, value, f"sampling_params.{form}")
 
 
 @contextmanager

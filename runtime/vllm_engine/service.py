@@ -21,6 +21,7 @@ from smg_grpc_proto.generated import common_pb2
 from runtime.convert import Tokens, checked_id, namespace_of
 from runtime.errors import EventsOff, InvalidRequest, RequestCancelled
 from runtime.events import FailedEvent, FinishedEvent, StartedEvent
+from runtime.grammar.desk import ReplyRules
 from runtime.request import GenerateJob
 from runtime.service_context import ServiceContext
 from runtime.status import answering
@@ -28,7 +29,7 @@ from runtime.stream_buffer import StreamBuffer
 from runtime.vllm_engine.kv_stream import KvStream
 from runtime.vllm_engine.loads import LoadBook, LoadRecords, scheduler_load
 from runtime.vllm_engine.replies import VllmReplyWriter
-from runtime.vllm_engine.requests import input_ids, named_as_sent, refuse_unsupported, sampling_params
+from runtime.vllm_engine.requests import demanded, input_ids, named_as_sent, refuse_unsupported, sampling_params
 from runtime.vllm_engine.running import RunningRequest, RunningRequests
 from runtime.vllm_engine.tokenizer_bundle import chunks, tokenizer_bundle
 
@@ -72,11 +73,17 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignor
         refuse_unsupported(request)
         sampling = sampling_params(request.sampling_params, info)
         tokens = await self._prompt(request)
+        rules = ReplyRules(None, sampling)
+        if request.sampling_params.WhichOneof("constraint") is not None:
+            # A long schema takes a while to read, and others are answered meanwhile.
+            text = await asyncio.to_thread(demanded, request.sampling_params)
+            rules = await self._shared.grammars.constrain(text, sampling)
         job = GenerateJob(
             request_id=request_id,
             tokens=tokens,
             namespace=namespace_of(radixloop_pb2.Namespace(), info.fingerprint),
-            sampling=sampling,
+            sampling=rules.sampling,
+            grammar=rules.grammar,
         )
         buffer = StreamBuffer(self._shared.wakeups)
         with named_as_sent("text" if request.HasField("text") else "tokenized.input_ids"):

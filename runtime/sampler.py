@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from runtime.block_draw import MIN_TEMPERATURE, draw
 from runtime.errors import EngineFailed
 from runtime.logit_rows import BadLogits, LogitRows
 from runtime.penalties import Penalties
@@ -92,7 +93,7 @@ class TokenSampler:
         scores = self._scores(row, output)
         if allowed is not None:
             scores = scores.masked_fill(~torch.from_numpy(allowed), -math.inf)
-        token = int(scores.argmax()) if self._greedy else self._draw(*self._filtered(scores))
+        token = int(scores.argmax()) if self._greedy else self._draw(scores)
         if not self._wants_logprobs:
             return SampledToken(token, None, ())
         logprobs = torch.log_softmax(row, dim=-1)
@@ -111,7 +112,10 @@ class TokenSampler:
     def _scores(self, row: torch.Tensor, output: list[int]) -> torch.Tensor:
         return self._penalties.apply(row[None], output) if self._penalties.active else row[None]
 
-    def _draw(self, token_ids: torch.Tensor, scores: torch.Tensor) -> int:
+    def _draw(self, scores: torch.Tensor) -> int:
+        if self._top_k is None and self._top_p >= 1.0 and self._min_p is None and self._temperature >= MIN_TEMPERATURE:
+            return draw(scores[0].numpy(), self._temperature, self._random.random())
+        token_ids, scores = self._filtered(scores)
         # The largest score is 0, so that nothing overflows, and nothing needs to sum to 1.
         cumulative = torch.cumsum(torch.from_numpy(np.exp(scores.numpy())), dim=-1).numpy()
         total = cumulative[-1]

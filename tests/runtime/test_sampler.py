@@ -19,6 +19,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from runtime.block_draw import draw
 from runtime.errors import EngineFailed
 from runtime.logit_rows import BadLogits, LogitRows
 from runtime.sampler import SampledToken, TokenSampler, sample_rows
@@ -408,3 +409,18 @@ def test_a_broken_row_costs_the_others_no_draw() -> None:
 def test_a_row_of_another_width_is_refused() -> None:
     with pytest.raises(EngineFailed, match="vocabulary"):
         sampler().sample(torch.zeros(VOCAB + 1), [])
+
+
+@pytest.mark.parametrize("vocab", [1, 255, 256, 700])
+def test_a_number_stands_for_the_token_that_the_running_sum_reaches(vocab: int) -> None:
+    random = np.random.default_rng(vocab)
+    scores = (random.standard_normal(vocab) * 4).astype(np.float32)
+    scores[random.random(vocab) < 0.2] = -np.inf
+    scores[0] = 1.0
+    probs = np.exp((scores.astype(np.float64) - scores.max()) / 0.7)
+    cumulative = np.cumsum(probs / probs.sum())
+    for number in (0.0, *random.random(300), np.nextafter(1.0, 0.0)):
+        token = draw(scores, 0.7, float(number))
+        assert np.isfinite(scores[token])
+        low = cumulative[token - 1] if token else 0.0
+        assert low - 1e-6 <= number <= cumulative[token] + 1e-6

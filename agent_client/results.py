@@ -224,6 +224,7 @@ class ModelInfo:
     incarnation: str
     version: str
     forward: str
+    plain_kv_bytes_per_token: int = 0
 
 
 @dataclass(frozen=True)
@@ -262,6 +263,7 @@ class CacheStats:
     tool_holds_total: int
     tool_holds_refused_total: int
     eviction: str
+    shared_blocks: int = 0
 
 
 @dataclass(frozen=True)

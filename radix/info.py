@@ -53,6 +53,7 @@ class StoreStats:
         cached_blocks: held by the tree alone.
         leaving_blocks: evicted, and held until they are copied out.
         max_depth: nodes on the longest path; of a large tree, as of when an eighth of it last changed.
+        shared_blocks: that open sequences would hold beside those that they do if none of them shared any.
         unused_slots: slots of held blocks that hold no token of their own (unwritten, or copied from a parent's block).
     """
 
@@ -70,6 +71,7 @@ class StoreStats:
     evicted_blocks: int
     copied_tokens: int
     unused_slots: int
+    shared_blocks: int
     leaving_blocks: int
     leases: int
     leased_tokens: int

@@ -13,7 +13,11 @@ from runtime.kv.settings import KVSettings
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Facts about a loaded model. `fingerprint` is a hex digest that changes whenever cached KV would be wrong."""
+    """Facts about a loaded model.
+
+    fingerprint: a hex digest that changes whenever cached KV would be wrong. plain_kv_bytes_per_token: what
+    kv_bytes_per_token would be at the dtype of the weights.
+    """
 
     name: str
     architecture: str
@@ -27,6 +31,7 @@ class ModelInfo:
     kv_dtype: str
     device: str
     kv_bytes_per_token: int
+    plain_kv_bytes_per_token: int
     fingerprint: str
     has_chat_template: bool
     attention_backend: str

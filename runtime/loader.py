@@ -140,6 +140,7 @@ def prepare_model(
         kv_dtype=kv_format.name,
         device=str(network.device),
         kv_bytes_per_token=kv_format.bytes_per_token(layers),
+        plain_kv_bytes_per_token=kv_format.bytes_per_token(layers),
         fingerprint="",
         has_chat_template=getattr(tokenizer, "chat_template", None) is not None,
         attention_backend=choose(_attention(attention, deterministic), needs),

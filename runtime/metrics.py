@@ -132,6 +132,7 @@ class _RuntimeCollector(Collector):
         stats, age_s = self._store.read(_STORE_WAIT_S)
         if stats is not None:
             yield from _pool(stats)
+            yield from _bytes(stats, self._info)
             yield _gauge("pool_stats_age_seconds", "How old the figures of pool and tree are.", age_s)
         yield from misses(self._engine.counters)
         if self._keeping is not None:
@@ -273,6 +274,27 @@ def _pool(stats: StoreStats) -> Iterator[Metric]:
     yield _counter("evicted_blocks", "Blocks that came free by eviction.", stats.evicted_blocks)
     yield _counter(
         "copied_tokens", "Tokens copied to a fresh block because a match ended inside one.", stats.copied_tokens
+    )
+
+
+def _bytes(stats: StoreStats, info: ModelInfo) -> Iterator[Metric]:
+    held = (stats.total_blocks - stats.free_blocks) * stats.block_size
+    kept = GaugeMetricFamily(
+        "radixloop_kv_held_bytes",
+        "Bytes of KV in held blocks, by the precision they are kept at.",
+        labels=["dtype"],
+    )
+    kept.add_metric([info.kv_dtype], held * info.kv_bytes_per_token)
+    yield kept
+    yield _gauge(
+        "kv_saved_by_sharing_bytes",
+        "Bytes that open sequences would take beside what they do if each had its prefix to itself.",
+        stats.shared_blocks * stats.block_size * info.kv_bytes_per_token,
+    )
+    yield _gauge(
+        "kv_saved_by_precision_bytes",
+        "Bytes that held blocks would take beside what they do at the dtype of the weights.",
+        held * max(0, info.plain_kv_bytes_per_token - info.kv_bytes_per_token),
     )
 
 

@@ -59,6 +59,8 @@ def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
         ("  in use", count(stats.active_blocks)),
         ("  unused slots", count(stats.unused_slots)),
         ("tree", f"{count(stats.cached_tokens)} tokens in {count(stats.nodes)} nodes, {stats.max_depth} deep"),
+        ("saved by sharing", f"{bytes_(saved_by_sharing(model, stats))} between running sequences"),
+        ("saved by precision", f"{bytes_(saved_by_precision(model, stats))} of what is held"),
         ("namespaces", count(stats.namespaces)),
         ("evicted tokens", f"{count(stats.evicted_tokens_total)} (policy {stats.eviction or 'unknown'})"),
         ("leases", f"{count(stats.leases)} on {leased} leasable tokens, {count(stats.lease_refusals_total)} refused"),
@@ -66,6 +68,17 @@ def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
         ("copied tokens", count(stats.copied_tokens_total)),
         ("preemptions", count(stats.preemptions_total)),
     ]
+
+
+def saved_by_sharing(model: ModelInfo, stats: CacheStats) -> int:
+    """Bytes that running sequences would take beside what they do if each had its prefix to itself."""
+    return stats.shared_blocks * stats.block_size * model.kv_bytes_per_token
+
+
+def saved_by_precision(model: ModelInfo, stats: CacheStats) -> int:
+    """Bytes that the held blocks would take beside what they do at the dtype of the weights."""
+    held = (stats.total_blocks - stats.free_blocks) * stats.block_size
+    return held * max(0, model.plain_kv_bytes_per_token - model.kv_bytes_per_token)
 
 
 def hit_rate(stats: CacheStats) -> float | None:

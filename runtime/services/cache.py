@@ -67,6 +67,7 @@ class CacheService(ExplanationCalls, LeaseCalls):
                 waiting_requests=counters.waiting,
                 sessions=len(self._shared.sessions),
                 unused_slots=stats.unused_slots,
+                shared_blocks=stats.shared_blocks,
                 uptime_s=time.monotonic() - self._shared.started,
                 cancelled_total=counters.cancelled,
                 failed_total=counters.failed,

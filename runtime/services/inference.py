@@ -73,6 +73,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             block_size=shared.config.block_size,
             num_blocks=shared.num_blocks,
             kv_bytes_per_token=info.kv_bytes_per_token,
+            plain_kv_bytes_per_token=info.plain_kv_bytes_per_token,
             eos_token_ids=info.eos_token_ids,
             has_chat_template=info.has_chat_template,
             fingerprint=info.fingerprint,

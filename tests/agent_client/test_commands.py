@@ -64,6 +64,14 @@ def test_stats_have_a_row_for_every_figure() -> None:
     assert rows["  from the cache"] == "1 (25.00%)"
 
 
+def test_what_sharing_and_precision_save_is_told() -> None:
+    model = replace(MODEL, kv_dtype="int8", kv_bytes_per_token=1024, plain_kv_bytes_per_token=4096)
+    held = replace(STATS, total_blocks=10, free_blocks=6, block_size=16, shared_blocks=2)
+    rows = dict(stats.rows(model, held))
+    assert rows["saved by sharing"] == "32 KiB between running sequences"
+    assert rows["saved by precision"] == "192 KiB of what is held"
+
+
 def test_a_reply_that_was_stopped_leaves_the_system_message_to_be_sent(
     toy: ToyRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

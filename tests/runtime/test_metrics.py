@@ -107,6 +107,9 @@ def test_the_pool_and_the_tree_are_the_stores(harness: Harness, server: MetricsS
     assert found["radixloop_pool_usage_ratio"] == 0
     assert found["radixloop_pool_block_size_tokens"] == 16
     assert found["radixloop_pool_unused_slots"] == stats.unused_slots > 0
+    held = (stats.total_blocks - stats.free_blocks) * stats.block_size * harness.loaded.info.kv_bytes_per_token
+    assert found['radixloop_kv_held_bytes{dtype="fp32"}'] == held > 0
+    assert found["radixloop_kv_saved_by_precision_bytes"] == 0 == found["radixloop_kv_saved_by_sharing_bytes"]
     assert found["radixloop_cached_tokens"] == stats.cached_tokens
     assert found["radixloop_tree_nodes"] == stats.nodes == 6
     assert found["radixloop_tree_depth_nodes"] == stats.max_depth == 2

@@ -81,6 +81,7 @@ def info(kv_bytes_per_token: int) -> ModelInfo:
         kv_dtype="float32",
         device="cpu",
         kv_bytes_per_token=kv_bytes_per_token,
+        plain_kv_bytes_per_token=kv_bytes_per_token,
         fingerprint="f",
         has_chat_template=False,
         attention_backend="sdpa",

@@ -119,6 +119,32 @@ def test_a_runtime_that_dies_is_left_out_and_its_calls_go_to_another(rig: Rig) -
         back.stop()
 
 
+def test_leases_of_a_runtime_that_was_started_anew_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_client.gateway.fleet.fleet.LOOK_S", 0.05)
+    claim = {"target": "request_cached", "location": "local_g1", "claim_id": "c", "value": 5}
+
+    def ask(revision: int, text: str) -> Any:
+        action = {"action_id": "a", "action_type": "vllm.set_priority", "action_version": "1.0"}
+        hints = {"protocol_version": "0.1", "actions": [action | {"payload": claim | {"revision": revision}}]}
+        content = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
+        asked = {"model": "toy", "max_tokens": 1, "messages": [{"role": "user", "content": content}]}
+        return ok(http.post("/v1/messages", json=asked | {"kv_hints": hints}, headers={"session-id": "s"}))
+
+    first = ToyRuntime()
+    with serving_http(create_app(first.target)) as url, httpx.Client(base_url=url) as http:
+        ask(1, "hello")
+        assert len(first.leases) == 2
+        first.stop()
+        assert eventually(lambda: http.get("/health").status_code == 503)
+        anew = ToyRuntime(port=int(first.target.rpartition(":")[2]))
+        try:
+            assert eventually(lambda: http.get("/health").status_code == 200)
+            ask(2, "hello")
+            assert (anew.calls("Lease"), anew.calls("ReleaseLease"), anew.calls("RenewLease")) == (2, 0, 0)
+        finally:
+            anew.stop()
+
+
 def test_one_that_says_that_it_does_not_serve_is_left_out(rig: Rig) -> None:
     ok(rig.chat("question"))
     home = rig.where()

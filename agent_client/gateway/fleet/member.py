@@ -37,6 +37,11 @@ class Member:
         self.info: ModelInfo | None = None
         self._asked_s = 0.0
 
+    @property
+    def incarnation(self) -> str:
+        """New at every start of the runtime: what is numbered there begins again with it."""
+        return "" if self.info is None else self.info.incarnation
+
     async def look(self) -> str:
         """Asks whether it serves, and now and then what; returns and keeps the status."""
         try:

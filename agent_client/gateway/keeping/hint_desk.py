@@ -47,7 +47,12 @@ class Ended:
 class _Claim:
     terms: SetPriority
     member: Member
+    incarnation: str
     lease_id: int | None
+
+    def held(self) -> int | None:
+        """The lease, unless the runtime was started anew: the number is somebody else's then."""
+        return self.lease_id if self.incarnation == self.member.incarnation else None
 
 
 class HintDesk:
@@ -115,9 +120,10 @@ class HintDesk:
             if leased.lease_id is None:
                 return _result(action, "rejected", leased.why)
             lease_id = leased.lease_id
-        if claim is not None and claim.lease_id is not None:
-            await self._book.release(claim.member, claim.lease_id)
-        _remember(self._claims, key, _Claim(terms, ended.member, lease_id))
+        held = None if claim is None else claim.held()
+        if claim is not None and held is not None:
+            await self._book.release(claim.member, held)
+        _remember(self._claims, key, _Claim(terms, ended.member, ended.member.incarnation, lease_id))
         return _result(action, "applied")
 
     async def _retain(self, action: Action, terms: Retain, ended: Ended) -> Result:

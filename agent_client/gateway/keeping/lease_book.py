@@ -95,7 +95,7 @@ class LeaseBook:
         self, member: Member, salt: str | None, loop: str, ids: array[int], ttl_s: float, priority: int, label: str
     ) -> Leased:
         # An awaited call may let another request of the loop in: what is worked on is out of the list meanwhile.
-        key = (member.target, salt, loop)
+        key = (member.target, member.incarnation, salt, loop)
         held = self._loops.pop(key, [])
         held = [lease for lease in held if lease.expires_s > self._clock()]
         prefixes = _prefixes(held, ids)

@@ -6,6 +6,7 @@ attended of turned values is turned back. The rotation is its own inverse. (QuaR
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -27,7 +28,7 @@ def rotate_by_sums(heads: torch.Tensor) -> torch.Tensor:
         low, high = found.reshape(*found.shape[:-1], -1, 2, step).unbind(-2)
         found = torch.stack([low + high, low - high], dim=-2).flatten(-3)
         step *= 2
-    return found.flatten(-2) * float(piece) ** -0.5
+    return found.flatten(-2) * (1.0 / math.sqrt(piece))
 
 
 def _piece(dim: int) -> int:
@@ -39,4 +40,4 @@ def _matrix(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor
     matrix = torch.ones(1, 1)
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return (matrix * float(size) ** -0.5).to(device, dtype)
+    return (matrix / math.sqrt(size)).to(device, dtype)

@@ -139,8 +139,7 @@ def _scale(wanted: torch.Tensor) -> torch.Tensor:
 
 
 def _join(codes: torch.Tensor, *scales: torch.Tensor) -> torch.Tensor:
-    codes = functional.pad(codes, (0, codes.shape[-1] % 2))
-    return torch.cat([codes, *(scale.half().view(torch.uint8) for scale in scales)], dim=-1)
+    return torch.cat([_padded(codes, 2), *(scale.half().view(torch.uint8) for scale in scales)], dim=-1)
 
 
 def _read_half(records: torch.Tensor, from_end: int) -> torch.Tensor:
@@ -149,8 +148,14 @@ def _read_half(records: torch.Tensor, from_end: int) -> torch.Tensor:
     return records[..., at : at + 2].view(torch.float16).float()
 
 
+def _padded(codes: torch.Tensor, multiple: int) -> torch.Tensor:
+    # Padding by nothing would copy.
+    short = -codes.shape[-1] % multiple
+    return functional.pad(codes, (0, short)) if short else codes
+
+
 def _nibbles(codes: torch.Tensor) -> torch.Tensor:
-    low, high = functional.pad(codes, (0, codes.shape[-1] % 2)).chunk(2, dim=-1)
+    low, high = _padded(codes, 2).chunk(2, dim=-1)
     return low | high << 4
 
 
@@ -161,6 +166,6 @@ def _from_nibbles(packed: torch.Tensor, dim: int) -> torch.Tensor:
 def _bits(bits: torch.Tensor) -> torch.Tensor:
     """Uint8 `[..., ceil(n / 8)]` of `[..., n]` zeros and ones: number i is bit `i % 8` of byte `i // 8`."""
     places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    padded = functional.pad(bits, (0, -bits.shape[-1] % 8))
+    padded = _padded(bits, 8)
     octets = padded.view(*padded.shape[:-1], -1, 8)
     return torch.sum(octets << places, dim=-1, dtype=torch.uint8)

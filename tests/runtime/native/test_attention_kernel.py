@@ -1,0 +1,84 @@
+"""The attention kernel at shapes that models have and the general suite has not, in every build of it."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.attention import AttentionOptions, Needs, native
+from runtime.attention.native import NativeAttention
+from runtime.attention.native_layout import native_layout
+from runtime.attention.proof import BRANCHES, DECODE, MIXED, trial
+from runtime.batch import BatchItem, StepPlan
+from runtime.native import library
+
+CPU = Needs(torch.device("cpu"), torch.float32, torch.float32, 16, None, frozenset())
+# Key and value dims, KV heads, group: odd ones, keys wider than values, one head, many.
+SHAPES = [((4, 4), 1, 1), ((20, 20), 2, 3), ((36, 80), 3, 1), ((72, 72), 1, 7), ((192, 128), 2, 4), ((128, 128), 4, 8)]
+BUILDS = {"this CPU": ["-march=native"], "AVX2": ["-mavx2", "-mfma", "-mf16c"], "plain": []}
+
+
+@pytest.fixture(scope="module", params=BUILDS)
+def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> NativeAttention:
+    """The kernel as compiled for one kind of CPU."""
+    source = Path(library.__file__).with_name("attention.c")
+    out = tmp_path_factory.mktemp("build") / "attention.so"
+    flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", *BUILDS[request.param]]
+    done = subprocess.run(["cc", *flags, str(source), "-o", str(out), "-lm"], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no compiler for it here: {done.stderr[:200]!r}")
+    built = ctypes.CDLL(str(out))
+    built.use_threads.argtypes = (ctypes.c_void_p,)
+    built.use_threads(library._parallel_region())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "load_library", lambda name: built)
+        return NativeAttention()
+
+
+@pytest.mark.parametrize(("dims", "kv_heads", "group"), SHAPES)
+def test_any_shape(backend: NativeAttention, dims: tuple[int, int], kv_heads: int, group: int) -> None:
+    for rows in (MIXED, DECODE, BRANCHES):
+        for window, softcap in ((None, None), (29, None), (None, 3.0)):
+            options = AttentionOptions(dims[0] ** -0.5, window, softcap, want_lse=True)
+            assert trial(CPU, dims, rows, options, kv_heads=kv_heads, group=group).error(backend) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_pools(backend: NativeAttention, dtype: torch.dtype) -> None:
+    """Read as the numbers that they hold, so that the answer is the reference's to float32 rounding."""
+    needs = replace(CPU, kv_format=dtype)
+    for dims in ((64, 64), (20, 20)):
+        options = AttentionOptions(0.2, want_lse=True)
+        assert trial(needs, dims, MIXED, options).error(backend) < 1e-5
+
+
+def plan_of(rows: list[tuple[int, int, list[int]]], blocks: int) -> StepPlan:
+    items = [BatchItem(np.zeros(new, np.int32), start, np.array(table, np.int32)) for start, new, table in rows]
+    return StepPlan(items, 16, blocks, torch.device("cpu"))
+
+
+def test_a_common_beginning_is_read_once() -> None:
+    trunk = list(range(40))
+    rows = [(40 * 16 + 5, 1, [*trunk, 40 + i]) for i in range(4)]
+    layout = native_layout(plan_of(rows, 50), None, 2, 3, threads=1)
+    members, low, high = layout.tasks[:, 1], layout.tasks[:, 5], layout.tasks[:, 6]
+    # The trunk's positions once, with all four; then what each has to itself.
+    assert (high - low)[members == 4].sum() == 40 * 16
+    assert (high - low)[members == 1].tolist() == [6] * 4
+    assert layout.merges[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_long_contexts_are_parted_among_threads_and_a_chunk_among_heads() -> None:
+    alone = native_layout(plan_of([(4000, 1, list(range(251)))], 251), None, 2, 3, threads=4)
+    assert len(alone.tasks) == 16
+    assert sorted(alone.tasks[:, 5].tolist())[0] == 0
+    assert alone.tasks[:, 6].max() == 4001
+    chunk = native_layout(plan_of([(0, 512, list(range(32)))], 32), None, 2, 3, threads=1)
+    assert len(chunk.merges) == 0
+    assert sorted(set(chunk.tasks[:, 2].tolist())) == [0, 1]

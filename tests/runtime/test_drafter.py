@@ -263,10 +263,10 @@ def test_a_fault_in_the_middle_of_a_draft_ends_its_request_and_no_other(
         guessing(harness, right(plain), 5)
         choose = TokenSampler.choose
 
-        def failing(self: TokenSampler, row: torch.Tensor, output: list[int]) -> Any:
+        def failing(self: TokenSampler, row: torch.Tensor, output: list[int], *more: Any) -> Any:
             if len(output) == 9:
                 raise RuntimeError("no token today")
-            return choose(self, row, output)
+            return choose(self, row, output, *more)
 
         monkeypatch.setattr(TokenSampler, "choose", failing)
         other = harness.submit(tokens, max_tokens=24)

@@ -10,6 +10,7 @@ import pytest
 from radixloop.v1 import cache_pb2, common_pb2, inference_pb2, sessions_pb2
 
 from runtime.loaded_model import LoadedModel
+from runtime.tool_calls import HeldCalls, ParsedToolCall, Pieces
 from tests.runtime.services_harness import (
     BLOCKS,
     CONTEXT,
@@ -293,9 +294,19 @@ def test_a_rewritten_conversation_lets_its_old_branch_go(tiny: LoadedModel) -> N
         assert explain(small, left).cached_tokens < 700
 
 
+def say_calls(monkeypatch: pytest.MonkeyPatch, *calls: ParsedToolCall) -> None:
+    """From now on every reply is read as these calls: the model's weights are random."""
+
+    def finish(self: HeldCalls, cut: bool) -> Pieces:
+        self.calls = calls
+        return Pieces()
+
+    monkeypatch.setattr(HeldCalls, "finish", finish)
+
+
 def test_the_last_call_of_a_conversation_holds_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = {"id": "1", "name": "read_file", "arguments": "{}"}
-    monkeypatch.setattr("runtime.replies.parse_tool_calls", lambda written: [call])
+    call: ParsedToolCall = {"id": "1", "name": "read_file", "arguments": "{}"}
+    say_calls(monkeypatch, call)
     chat = chat_prompt(("user", "held at first"))
     generate(server, chat, 5, conversation="last")
     assert len(leases(server).leases) == 1
@@ -350,14 +361,14 @@ def test_a_turn_that_fails_ends_the_hold_all_the_same(server: Server) -> None:
 def test_a_turn_that_calls_a_tool_is_held_without_being_asked(
     server: Server, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    call = {"id": "1", "name": "read_file", "arguments": "{}"}
-    monkeypatch.setattr("runtime.replies.parse_tool_calls", lambda written: [call])
+    call: ParsedToolCall = {"id": "1", "name": "read_file", "arguments": "{}"}
+    say_calls(monkeypatch, call)
     more: dict[str, Any] = {"session_id": open_session(server)} if by == "session" else {"conversation": "c"}
     answer = generate(server, chat_prompt(("user", f"held by {by}")), 5, **more)
     assert answer.deltas[-1].tool_calls[0].name == "read_file"
     (held,) = leases(server).leases
     assert held.label == "waits for read_file"
-    monkeypatch.setattr("runtime.replies.parse_tool_calls", lambda written: [])
+    say_calls(monkeypatch)
     generate(server, chat_prompt(("user", "result")), 5, **more)
     assert leases(server).leased_tokens == 0
 

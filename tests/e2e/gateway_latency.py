@@ -24,8 +24,8 @@ from .gateway_process import running_gateway
 # A text that the model goes on from in words.
 TEXT = "\n".join(page.read_text() for page in sorted(Path("docs").glob("e*.md")))
 PROMPT_TOKENS = 4096
-REPLY_TOKENS = 16
-ROUNDS = 60
+REPLY_TOKENS = 8
+ROUNDS = 50
 Times = tuple[float, float]
 
 

@@ -15,6 +15,7 @@ from runtime.chat_fallback import TemplateAbilities, adapt, probe_abilities
 from runtime.chat_messages import Message, check_messages, check_template_kwargs, check_tools
 from runtime.detokenizer import special_token_ids
 from runtime.errors import InvalidRequest, TemplateRefused
+from runtime.histories.continuation import continuation_ids
 from runtime.tool_calls import SAMPLE_NAME, ToolFormat, recognise
 
 MAX_CHAT_CHARS = 4_000_000
@@ -94,6 +95,11 @@ class ChatRenderer:
         offered = self._check_rest(chars, tools, template_kwargs)
         return self._write(checked, offered, template_kwargs or {}, add_generation_prompt)
 
+    @property
+    def reads_the_clock(self) -> bool:
+        """Whether the template asks for the time, by the function that transformers gives to templates."""
+        return "strftime_now" in str(self._tokenizer.chat_template or "")
+
     def encode(
         self,
         messages: list[Message],
@@ -126,7 +132,7 @@ class ChatRenderer:
         after, after_chars = check_messages(new)
         offered = self._check_rest(told_chars + after_chars, tools, template_kwargs)
         text = self._turn(told[:-1], told[-1].get("tool_calls", []), after, offered, template_kwargs or {}, last_token)
-        ids = self._continuation_ids(text)
+        ids = continuation_ids(self._tokenizer, text)
         opening = ids[:_CLOSING_TOKENS]
         if last_token in opening and last_token in self._end_tokens():
             ids = ids[opening.index(last_token) + 1 :]
@@ -243,19 +249,6 @@ class ChatRenderer:
     def _token_ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
-
-    def _continuation_ids(self, text: str) -> list[int]:
-        """Token ids of text that stands in the middle of a text."""
-        alone = self._token_ids(text)
-        if alone and alone[0] in special_token_ids(self._tokenizer):
-            return alone
-        # A sentencepiece tokenizer puts a space in front of a text. Behind another piece it does not.
-        for piece in ("\n", "a"):
-            before = self._token_ids(piece)
-            both = self._token_ids(piece + text)
-            if both[: len(before)] == before:
-                return both[len(before) :]
-        return alone
 
     def _end_tokens(self) -> frozenset[int]:
         return special_token_ids(self._tokenizer) | {self._tokenizer.eos_token_id}

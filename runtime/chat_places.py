@@ -92,6 +92,6 @@ def char_offset(tokenizer: Any, text: str, tokens: Tokens, position: int) -> int
     """The character of `text` at which token number `position` begins; `tokens` are those of `text`."""
     if getattr(tokenizer, "is_fast", False):
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        if len(encoded["input_ids"]) == len(tokens):
+        if list(encoded["input_ids"]) == tokens.tolist():
             return int(encoded["offset_mapping"][position][0])
     return len(tokenizer.decode(tokens[:position], clean_up_tokenization_spaces=False))

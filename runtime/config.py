@@ -66,6 +66,7 @@ def _pool_memory(value: object) -> object:
     return size
 
 
+Size = Annotated[int, BeforeValidator(parse_size)]
 PoolMemory = Annotated[int | Literal["auto"], BeforeValidator(_pool_memory)]
 
 
@@ -229,6 +230,15 @@ class ServeConfig(BaseModel):
         gt=0,
         le=100,
         allow_inf_nan=False,
+    )
+    history_memory: Size = setting(
+        "128MiB",
+        KEEP,
+        "Remember so much of prompts and replies as text, with their token ids, least recently used first to go: a "
+        "history that is sent as text keeps the ids that it was generated with, and hits. 0 remembers nothing.",
+        metavar="SIZE",
+        ge=0,
+        validate_default=True,
     )
     explain_across_namespaces: bool = setting(
         True,

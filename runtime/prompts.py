@@ -11,10 +11,15 @@ from typing import Any, TypeVar
 import numpy as np
 from radixloop.v1 import common_pb2
 
+from radix import Namespace
 from runtime.chat import ChatRenderer
 from runtime.chat_places import Place, char_offset, place_in_chat
 from runtime.convert import ChatInput, Tokens, chat_input, token_array
 from runtime.errors import InvalidRequest
+from runtime.histories.boundaries import NO_BOUNDARIES, find_boundaries
+from runtime.histories.drift import find_drifts, sample_chats
+from runtime.histories.encoder import Begun, HistoryBooks, HistoryEncoder, added_in_front
+from runtime.histories.text_memory import TextMemory
 from runtime.loaded_model import ModelInfo
 from runtime.sessions import Session, SessionRefusesPrompt
 from runtime.tool_calls import ToolFormat
@@ -28,20 +33,30 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """A prompt's token ids, int32, and the chat that they came from."""
+    """A prompt's token ids, int32, the chat that they came from, and what its reply is remembered by."""
 
     tokens: Tokens
     chat: ChatInput | None = None
+    begun: Begun | None = None
 
 
 class PromptEncoder:
-    """Tokenises and detokenises for one model on a few threads of its own."""
+    """Tokenises and detokenises for one model on a few threads of its own.
 
-    def __init__(self, tokenizer: Any, info: ModelInfo) -> None:
+    Args:
+        history_bytes: how much to remember of texts and their ids; 0 remembers nothing.
+
+    Attributes:
+        drifts: in what ways the model's chat template does not go on where a turn ended.
+    """
+
+    def __init__(self, tokenizer: Any, info: ModelInfo, history_bytes: int = 0) -> None:
         self._tokenizer = tokenizer
         self._info = info
         self._renderer = ChatRenderer(tokenizer)
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="text")
+        self.drifts = find_drifts(self._renderer)
+        self._histories = self._remembering(history_bytes) if history_bytes else None
         self.max_text_bytes = info.context_length * TEXT_BYTES_PER_TOKEN
 
     def tool_format(self) -> ToolFormat:
@@ -52,18 +67,59 @@ class PromptEncoder:
         """Let the threads go; what runs on them is left to finish."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def encode(self, prompt: common_pb2.Prompt, *, add_special_tokens: bool = True) -> EncodedPrompt:
-        """Token ids of a prompt that starts anew. Raises InvalidRequest or TemplateRefused."""
+    def _remembering(self, history_bytes: int) -> HistoryEncoder:
+        tokenizer, boundaries = self._tokenizer, NO_BOUNDARIES
+        if self._renderer.has_template:
+
+            def ids(text: str) -> list[int]:
+                return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+            boundaries = find_boundaries(tokenizer, ids, sample_chats(self._renderer))
+        return HistoryEncoder(tokenizer, boundaries, TextMemory(history_bytes), added_in_front(tokenizer))
+
+    def history_books(self) -> HistoryBooks | None:
+        """Counts of what was remembered; None where nothing is. From any thread."""
+        return None if self._histories is None else self._histories.books()
+
+    async def learn(self, prompt: EncodedPrompt, outputs: Sequence[Sequence[int]], texts: Sequence[str]) -> None:
+        """Remember what was answered to a prompt: each choice's ids, and the text that the caller got for them."""
+        histories, begun = self._histories, prompt.begun
+        if histories is None or begun is None:
+            return
+
+        def keep() -> None:
+            for output, text in zip(outputs, texts, strict=True):
+                histories.learn(begun, output, text)
+
+        await self._off_loop(keep, "output")
+
+    async def encode(
+        self,
+        prompt: common_pb2.Prompt,
+        *,
+        add_special_tokens: bool = True,
+        namespace: Namespace | None = None,
+        plain_tokens: int = 0,
+    ) -> EncodedPrompt:
+        """Token ids of a prompt that starts anew. Raises InvalidRequest or TemplateRefused.
+
+        Args:
+            namespace: where histories are known: a text that begins with one takes its ids. None knows none.
+            plain_tokens: so many leading ids are those that tokenising the text gives, whatever is known.
+        """
         form = _form(prompt)
         if form == "token_ids":
             return EncodedPrompt(self._token_ids(prompt.token_ids))
         if form == "text":
-            return EncodedPrompt(await self._encode_text(prompt.text, add_special_tokens))
+            return await self._encode_text(prompt.text, add_special_tokens, namespace, plain_tokens)
         chat = self._chat(prompt.chat)
-        tokens = await self._off_loop(
-            lambda: self._renderer.encode(chat.messages, chat.tools, chat.template_kwargs), "prompt.chat"
-        )
-        return EncodedPrompt(_some(tokens, "prompt.chat"), chat)
+
+        def work() -> tuple[Sequence[int] | Tokens, Begun | None]:
+            text = self._renderer.render(chat.messages, chat.tools, chat.template_kwargs)
+            return self._ids_of(text, False, namespace, plain_tokens)
+
+        tokens, begun = await self._off_loop(work, "prompt.chat")
+        return EncodedPrompt(_some(tokens, "prompt.chat"), chat, begun)
 
     async def encode_turn(self, session: Session, prompt: common_pb2.Prompt) -> EncodedPrompt:
         """Token ids that a turn adds to a session. Raises InvalidRequest, TemplateRefused or SessionRefusesPrompt."""
@@ -145,14 +201,28 @@ class PromptEncoder:
             raise InvalidRequest("prompt.token_ids", f"{given} ids", f"at most {most}: the context ends there")
         return token_array("prompt.token_ids", ids, self._info.vocab_size)
 
-    async def _encode_text(self, text: str, add_special_tokens: bool) -> Tokens:
+    def _ids_of(
+        self, text: str, add_special_tokens: bool, namespace: Namespace | None, plain_tokens: int
+    ) -> tuple[Sequence[int] | Tokens, Begun | None]:
+        def tokenise(whole: str) -> list[int]:
+            return list(self._tokenizer(whole, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
+
+        if self._histories is None or namespace is None:
+            return tokenise(text), None
+        return self._histories.encode(
+            namespace, text, tokenise, special_added=add_special_tokens, plain_tokens=plain_tokens
+        )
+
+    async def _encode_text(
+        self, text: str, add_special_tokens: bool, namespace: Namespace | None, plain_tokens: int
+    ) -> EncodedPrompt:
         size = len(text.encode())
         if size > self.max_text_bytes:
             raise InvalidRequest("prompt.text", f"{size} bytes", self._text_limit())
-        tokens = await self._off_loop(
-            lambda: self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"], "prompt.text"
+        tokens, begun = await self._off_loop(
+            lambda: self._ids_of(text, add_special_tokens, namespace, plain_tokens), "prompt.text"
         )
-        return _some(tokens, "prompt.text")
+        return EncodedPrompt(_some(tokens, "prompt.text"), begun=begun)
 
     def _chat(self, chat: common_pb2.Chat) -> ChatInput:
         size = chat.ByteSize()

@@ -25,6 +25,7 @@ from runtime.errors import RuntimeServiceError
 from runtime.event_metrics import EventMetrics
 from runtime.grammar.desk import GrammarDesk
 from runtime.grpc_server import GrpcServer
+from runtime.histories.metrics import HistoryMetrics
 from runtime.keeping import Keeping, set_quotas
 from runtime.kv_events import KvEventHub, medium_of
 from runtime.loaded_model import LoadedModel, ModelInfo
@@ -120,7 +121,9 @@ class Runtime:
     ) -> None:
         num_blocks = pool_blocks(config, loaded.info)
         runtime_id = config.runtime_id or f"{socket.gethostname()}-{grpc_server.port}"
-        encoder = PromptEncoder(loaded.tokenizer, loaded.info)
+        encoder = PromptEncoder(loaded.tokenizer, loaded.info, config.history_memory)
+        for drift in encoder.drifts:
+            log.warning("%s: the chat template %s", loaded.info.name, drift.detail)
         self._config = config
         self._grpc = grpc_server
         self._redis_url = redis_url
@@ -199,6 +202,8 @@ class Runtime:
             keeping=keeping.books,
             publisher=self._publisher.status if self._publisher is not None else None,
         )
+        if config.history_memory:
+            self._metrics.registry.register(HistoryMetrics(encoder.history_books))
         if self._events is not None:
             published = self._zmq.counters if self._zmq is not None else None
             self._metrics.registry.register(EventMetrics(self._events, published))

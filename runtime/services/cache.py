@@ -111,11 +111,12 @@ class CacheService(ExplanationCalls, LeaseCalls):
     async def Warm(self, request: cache_pb2.WarmRequest, context: Call) -> cache_pb2.WarmResponse:
         async with answering(context, "Cache.Warm"):
             info = self._shared.info
-            prompt = await self._shared.encoder.encode(request.prompt)
+            namespace = namespace_of(request.namespace, info.fingerprint)
+            prompt = await self._shared.encoder.encode(request.prompt, namespace=namespace)
             job = GenerateJob(
                 request_id=uuid.uuid4().hex,
                 tokens=prompt.tokens,
-                namespace=namespace_of(request.namespace, info.fingerprint),
+                namespace=namespace,
                 prefill_only=True,
             )
             buffer = StreamBuffer(self._shared.wakeups)

@@ -66,8 +66,11 @@ class ExplanationCalls(cache_pb2_grpc.CacheServicer):
             elif not len(tokens):
                 raise InvalidRequest("prompt", "unset", "the session is empty: there is nothing to explain")
         else:
-            prompt = await shared.encoder.encode(request.prompt)
-            namespace, tokens = namespace_of(request.namespace, shared.info.fingerprint), prompt.tokens
+            namespace = namespace_of(request.namespace, shared.info.fingerprint)
+            prompt = await shared.encoder.encode(
+                request.prompt, namespace=namespace, plain_tokens=public_tokens(request)
+            )
+            tokens = prompt.tokens
         job = GenerateJob(
             request_id="explain",
             tokens=within_context(tokens, shared.info.context_length),

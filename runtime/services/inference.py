@@ -17,7 +17,7 @@ from runtime.access.caller import current_caller
 from runtime.convert import checked_id, namespace_of, sampling_params
 from runtime.convert_retention import conversation_ends, conversation_name, priority, public_tokens
 from runtime.errors import InvalidRequest
-from runtime.events import FailedEvent, FinishedEvent, StartedEvent
+from runtime.events import DeltaEvent, FailedEvent, FinishedEvent, StartedEvent
 from runtime.keeping import conversation_holder, session_holder
 from runtime.prompts import EncodedPrompt
 from runtime.replies import ReplyWriter, token_ids
@@ -95,9 +95,13 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             tokens = np.concatenate([session.tokens, prompt.tokens])
             namespace = session.namespace
         else:
-            prompt = await self._shared.encoder.encode(request.prompt)
-            tokens = prompt.tokens
             namespace = namespace_of(request.namespace, info.fingerprint)
+            prompt = await self._shared.encoder.encode(
+                request.prompt,
+                namespace=None if request.bypass_cache else namespace,
+                plain_tokens=public_tokens(request),
+            )
+            tokens = prompt.tokens
         holder = _holder(session, namespace, conversation)
         rules = await self._shared.grammars.rules(request, prompt.chat, sampling)
         job = GenerateJob(
@@ -123,11 +127,15 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         if conversation is not None and not request.bypass_cache:
             branches.conversation_arrives(holder, namespace, tokens)
         writer = ReplyWriter(job.request_id, tokens, return_prompt_ids=request.return_prompt_ids, reader=rules.reader)
+        said = [""] * sampling.n
         while True:
             for event in await buffer.take():
                 if isinstance(event, FailedEvent):
                     raise event.error
+                if isinstance(event, DeltaEvent):
+                    said[event.index] += event.text
                 if isinstance(event, FinishedEvent):
+                    await self._shared.encoder.learn(prompt, event.outputs, said)
                     if session is not None:
                         keep_turn(session, prompt, event, writer)
                         if session.closed:

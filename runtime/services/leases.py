@@ -81,9 +81,10 @@ class LeaseCalls(cache_pb2_grpc.CacheServicer):
     async def _what(self, request: cache_pb2.LeaseRequest) -> tuple[Tokens, Namespace]:
         shared = self._shared
         if not request.HasField("session_id"):
-            prompt = await shared.encoder.encode(request.prompt)
+            namespace = namespace_of(request.namespace, shared.info.fingerprint)
+            prompt = await shared.encoder.encode(request.prompt, namespace=namespace)
             tokens = within_context(prompt.tokens, shared.info.context_length)
-            return tokens, namespace_of(request.namespace, shared.info.fingerprint)
+            return tokens, namespace
         for field in ("prompt", "namespace"):
             if request.HasField(field):
                 raise InvalidRequest(field, "set", "not with session_id: the session is what is leased")

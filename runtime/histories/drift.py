@@ -1,0 +1,130 @@
+"""What a chat template does to a history that grows, found out by rendering histories of one to three turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runtime.chat import ChatRenderer
+from runtime.chat_messages import Message
+from runtime.chat_places import place_in_chat
+from runtime.convert import ChatInput
+from runtime.errors import TemplateRefused
+
+DROPS_REASONING = "drops_reasoning"
+REWRITES_HISTORY = "rewrites_history"
+READS_THE_CLOCK = "reads_the_clock"
+
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Looks a word up.",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}},
+    },
+}
+_CALL = {"id": "call00001", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "prefix"}'}}
+_SYSTEM: Message = {"role": "system", "content": "Answer in a word."}
+_RESULT: Message = {"role": "tool", "name": "look_up", "tool_call_id": "call00001", "content": "a beginning"}
+_REASONING = "<think>\nThe third word will do.\n</think>\n\n"
+
+
+@dataclass(frozen=True)
+class TemplateDrift:
+    """One way in which a turn does not go on where the turn before ended.
+
+    Attributes:
+        kind: one of the constants above.
+        detail: what the template does and what it costs, in words.
+        message: index of the message where a turn parts from the one before it in a short chat; None before any.
+    """
+
+    kind: str
+    detail: str
+    message: int | None
+
+
+def find_drifts(renderer: ChatRenderer) -> tuple[TemplateDrift, ...]:
+    """All that the samples show; none without a template."""
+    if not renderer.has_template:
+        return ()
+    found = [_parting(renderer, "", "", tools=False) or _parting(renderer, "with tools", "", tools=True)]
+    # A template that rewrites every history is not asked what it does to reasoning.
+    if found == [None]:
+        found.append(_parting(renderer, "", _REASONING, tools=False) or _parting(renderer, "", _REASONING, tools=True))
+    found.append(_clock(renderer))
+    return tuple(drift for drift in found if drift is not None)
+
+
+def sample_chats(renderer: ChatRenderer) -> list[tuple[str, str]]:
+    """Rendered chats of two turns, each with its last reply, for as many kinds as the template takes."""
+    samples = []
+    for tools in (False, True):
+        turns, reply = _turns("", tools=tools, system=renderer.abilities.system_role)[-1]
+        try:
+            samples.append((renderer.render(turns, [_TOOL] if tools else None), reply))
+        except TemplateRefused:
+            continue
+    return samples
+
+
+def _turns(reasoning: str, *, tools: bool, system: bool) -> list[tuple[list[Message], str]]:
+    """Histories that grow, each with the reply that the model wrote last in it."""
+    first: list[Message] = [_SYSTEM, _user("first")] if system else [_user("first")]
+    if not tools:
+        second = [*first, _said(f"{reasoning}Answer one."), _user("second")]
+        third = [*second, _said(f"{reasoning}Answer two."), _user("third")]
+        return [(first, ""), (second, f"{reasoning}Answer one."), (third, f"{reasoning}Answer two.")]
+    calling: Message = {"role": "assistant", "content": reasoning, "tool_calls": [_CALL]}
+    second = [*first, calling, _RESULT]
+    third = [*second, _said(f"{reasoning}Answer one."), _user("second")]
+    # How the model writes a call is the template's affair: what it writes must stay, and the reasoning before it.
+    return [(first, ""), (second, reasoning.strip()), (third, f"{reasoning}Answer one.")]
+
+
+def _parting(renderer: ChatRenderer, where: str, reasoning: str, *, tools: bool) -> TemplateDrift | None:
+    """The first turn that does not begin with the one before it and its reply."""
+    offered = [_TOOL] if tools else None
+    before: str | None = None
+    for messages, reply in _turns(reasoning, tools=tools, system=renderer.abilities.system_role):
+        try:
+            text = renderer.render(messages, offered)
+        except TemplateRefused:
+            # It takes no system message, no tools, or no results: nothing that could drift.
+            return None
+        expected = None if before is None else before + reply
+        if expected is not None and not text.startswith(expected):
+            at = next(
+                (i for i, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b),
+                min(len(text), len(expected)),
+            )
+            chat = ChatInput(messages, offered or [])
+            place = place_in_chat(chat, lambda others: renderer.render(others, offered), text, at)
+            return _drift(where, reasoning, None if place is None else place.message, whole=at < len(before or ""))
+        before = text
+    return None
+
+
+def _drift(where: str, reasoning: str, message: int | None, *, whole: bool) -> TemplateDrift:
+    cost = "everything from there on" if whole else "that reply and what follows it"
+    if reasoning:
+        detail = f"leaves the reasoning of earlier replies out: each later turn computes {cost} again"
+        return TemplateDrift(DROPS_REASONING, detail, message)
+    place = "before its messages" if message is None else f"at message {message} of a short chat"
+    detail = f"writes a history {where + ' ' if where else ''}otherwise once it goes on, first {place}: each turn "
+    return TemplateDrift(REWRITES_HISTORY, f"{detail}computes {cost} again", message)
+
+
+def _clock(renderer: ChatRenderer) -> TemplateDrift | None:
+    """Whether prompts change by themselves."""
+    if not renderer.reads_the_clock:
+        return None
+    detail = "writes the date into prompts: with the day every prompt changes, and what is cached misses"
+    return TemplateDrift(READS_THE_CLOCK, detail, None)
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": f"The {text} question."}
+
+
+def _said(text: str) -> Message:
+    return {"role": "assistant", "content": text}

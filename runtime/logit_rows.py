@@ -64,8 +64,7 @@ class LogitRows:
         bad = {*self.bad, *errors}
         search = [row for row, mask in allowed.items() if row not in bad and not mask[best[row]]]
         if search:
-            masks = torch.from_numpy(np.stack([allowed[row] for row in search])).to(self.logits.device)
-            again = LogitRows.of(self.logits[search].float().masked_fill(~masks, -torch.inf))
+            again = LogitRows.of(_masked(self.logits[search].detach().float(), [allowed[row] for row in search]))
             for place, row in enumerate(search):
                 best[row] = again.best[place]
             bad |= {search[place] for place in again.bad}
@@ -103,3 +102,10 @@ class LogitRows:
             {place: self.allowed[row] for place, row in places if row in self.allowed},
             {place: self.errors[row] for place, row in places if row in self.errors},
         )
+
+
+def _masked(logits: torch.Tensor, allowed: list[NDArray[np.bool_]]) -> torch.Tensor:
+    masks = np.stack(allowed)
+    if logits.device.type == "cpu":
+        return torch.from_numpy(np.where(masks, logits.numpy(), np.float32(-np.inf)))
+    return logits.masked_fill(~torch.from_numpy(masks).to(logits.device), -torch.inf)

@@ -92,7 +92,8 @@ class TokenSampler:
         """
         scores = self._scores(row, output)
         if allowed is not None:
-            scores = scores.masked_fill(~torch.from_numpy(allowed), -math.inf)
+            # NumPy, as below: torch's threads take longer to wake than a row takes.
+            scores = torch.from_numpy(np.where(allowed, scores.numpy(), np.float32(-math.inf)))
         token = int(scores.argmax()) if self._greedy else self._draw(scores)
         if not self._wants_logprobs:
             return SampledToken(token, None, ())

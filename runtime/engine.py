@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -164,6 +164,10 @@ class Engine:
     def explain(self, job: GenerateJob) -> Future[Verdict]:
         """Say why each prompt token of `job` would hit or miss if it were admitted now."""
         return self.call(lambda store: self._scheduler.explain(job))
+
+    def program_ended(self, program: Hashable) -> None:
+        """Nobody comes back to a program: what waits for room may have what was kept for it."""
+        self.call(lambda store: self._scheduler.program_ended(program))
 
     def call(self, fn: Callable[[PrefixStore], T]) -> Future[T]:
         """Run `fn` on the engine thread between two steps."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from radix import Namespace, PrefixStore
@@ -36,6 +36,15 @@ class Keeping:
         self.holds = ToolHolds(call, self.leases, pauses, enabled=config.tool_holds == "on")
         self.branches = Branches(call, self.sessions, Conversations())
         self.sessions.on_end += [self._stop_holding, self.branches.session_ended]
+
+    def on_family_end(self, tell: Callable[[Hashable], None]) -> None:
+        """Call `tell` with the family of a session that ended, when no session of it is open any more."""
+
+        def ended(session: Session) -> None:
+            if not any(other.family is session.family for other in self.sessions):
+                tell(session.family)
+
+        self.sessions.on_end.append(ended)
 
     def books(self) -> KeepingBooks:
         """From any thread."""

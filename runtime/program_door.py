@@ -34,6 +34,7 @@ class _Claim:
         waiting: when its calls that were not admitted came, oldest first.
         calls: those, and the ones that run.
         idle_since: when the last of them ended.
+        over: no call follows those that are here.
     """
 
     place: int
@@ -42,6 +43,7 @@ class _Claim:
     waiting: dict[Run, float] = field(default_factory=dict)
     calls: set[Run] = field(default_factory=set)
     idle_since: float = 0.0
+    over: bool = False
 
     @property
     def own(self) -> int:
@@ -111,8 +113,19 @@ class ProgramDoor:
             claim.calls.remove(run)
             claim.idle_since = self._clock()
             self._grew(claim, run)
-            if run.request.job.ends_program and not claim.calls:
+            if (run.request.job.ends_program or claim.over) and not claim.calls:
                 del self._claims[run.request.job.program]
+
+    def ended(self, program: Hashable) -> None:
+        """No call of the program follows: its room is given away once those that are here end."""
+        claim = self._claims.get(program)
+        if claim is None:
+            return
+        self._valid_until = -math.inf
+        if claim.calls:
+            claim.over = True
+        else:
+            del self._claims[program]
 
     def holds_back(self, run: Run) -> bool:
         """Whether a waiting call shall not be admitted now."""

@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -95,6 +95,11 @@ class Scheduler:
             self._door.arrived(run)
         if not self._held_back(run):
             self._refresh(run)
+
+    def program_ended(self, program: Hashable) -> None:
+        """No call of this program follows those that are here."""
+        if self._door is not None:
+            self._door.ended(program)
 
     def remove(self, run: Run) -> None:
         """Forget a run and give back what it holds."""

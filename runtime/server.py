@@ -168,6 +168,7 @@ class Runtime:
         wakeups = WakeUps(asyncio.get_running_loop())
         self._engine.after_step.append(lambda store: wakeups.flush())
         keeping = Keeping(self._engine.call, config)
+        keeping.on_family_end(self._engine.program_ended)
         set_quotas(self._engine.call, config, loaded.info.fingerprint)
         pace = PrefillPace()
         self._engine.on_finished.append(pace.record)

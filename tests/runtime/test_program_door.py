@@ -50,6 +50,21 @@ def test_those_that_came_last_are_held_back() -> None:
     assert not door.holds_back(call(None, 10_000))
 
 
+def test_a_program_that_is_over_gives_its_room_away() -> None:
+    door = door_of(Clock())
+    first, second, third = (arrive(door, name, 300) for name in "abc")
+    door.ended("a")
+    assert door.holds_back(third)
+    door.left(first)
+    assert not door.holds_back(third)
+    door.left(second)
+    late = arrive(door, "d", 300)
+    assert door.holds_back(late)
+    door.ended("b")
+    door.ended("nobody")
+    assert not door.holds_back(late)
+
+
 def test_what_others_had_cached_is_not_charged_again() -> None:
     door = door_of(Clock())
     for name in "ab":

@@ -131,3 +131,18 @@ def test_session_ids(server: Server) -> None:
     long = refused(lambda: generate(server, ids_prompt(9), session_id="\U0001f334" * 20_000))
     assert long.code() is grpc.StatusCode.NOT_FOUND
     assert long.details().startswith("session_id '\U0001f334")
+
+
+def test_a_closed_session_gives_up_its_place_at_the_door(server: Server) -> None:
+    door = server.runtime._engine._scheduler._door
+    assert door is not None
+    session = open_session(server)
+    generate(server, prompt_of(20, seed=91), 2, session_id=session)
+    fork = server.sessions.Fork(sessions_pb2.ForkSessionRequest(session_id=session)).session_id
+    held = len(door._claims)
+    server.sessions.Close(sessions_pb2.CloseSessionRequest(session_id=session))
+    server.stats()
+    assert len(door._claims) == held
+    server.sessions.Close(sessions_pb2.CloseSessionRequest(session_id=fork))
+    server.stats()
+    assert len(door._claims) == held - 1

@@ -158,6 +158,43 @@ def test_compose_values_are_accepted() -> None:
     assert build_config(given | {"host": "0.0.0.0"}).redis == "redis://valkey:6379"
 
 
+def test_the_files_for_a_router_fit_the_runtime_and_its_service() -> None:
+    compose = load("compose.router.yaml")["services"]
+    flags = serve_flags()
+    runtimes = [name for name in compose if name.startswith("runtime-")]
+    for name in runtimes:
+        assert {word.partition("=")[0] for word in compose[name]["command"][1:]} <= flags
+    assert [f"grpc://{name}:50051" for name in runtimes] == workers(compose["router"]["command"])
+    (scraped, router) = load("prometheus/router.yml")["scrape_configs"]
+    assert scraped["static_configs"][0]["targets"] == [f"{name}:9400" for name in runtimes]
+    assert router["static_configs"][0]["targets"] == ["router:29000"]
+
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes-router.yaml").read_text(encoding="utf-8")))
+    named = {(one["kind"], one["metadata"]["name"]): one for one in documents}
+    runtime, service = named["StatefulSet", "radixloop"]["spec"], named["Service", "radixloop"]["spec"]
+    pods = [f"radixloop-{i}.{runtime['serviceName']}" for i in range(runtime["replicas"])]
+    router_pod = named["Deployment", "radixloop-router"]["spec"]["template"]["spec"]
+    assert workers(router_pod["containers"][0]["args"]) == [f"grpc://{pod}:50051" for pod in pods]
+    prometheus = yaml.safe_load(named["ConfigMap", "radixloop-prometheus"]["data"]["prometheus.yml"])
+    assert prometheus["scrape_configs"][0]["static_configs"][0]["targets"] == [f"{pod}:9400" for pod in pods]
+    assert service["selector"] == runtime["template"]["metadata"]["labels"] == runtime["selector"]["matchLabels"]
+    settings = yaml.safe_load(named["ConfigMap", "radixloop-runtime"]["data"]["radixloop.yaml"])
+    assert build_config(settings | {"host": "0.0.0.0"}).vllm_engine == "on"
+    assert runtime["template"]["spec"]["terminationGracePeriodSeconds"] > settings["drain_seconds"] + 10
+    for kind, name in named:
+        if kind in ("Deployment", "StatefulSet"):
+            pod = named[kind, name]["spec"]["template"]["spec"]
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            assert pod["enableServiceLinks"] is False
+    for name, one in compose.items():
+        assert all(str(port).startswith("127.0.0.1:") for port in one.get("ports", [])), name
+        assert one["cap_drop"] == ["ALL"], name
+
+
+def workers(words: list[str]) -> list[str]:
+    return [word for word in words if word.startswith("grpc://")]
+
+
 def test_a_container_is_given_longer_than_the_drain() -> None:
     pod = runtime_pod()["spec"]
     settings = yaml.safe_load(manifests("ConfigMap")[0]["data"]["radixloop.yaml"])

@@ -22,23 +22,32 @@ _BLOCKS = re.compile(r'^smg_kv_index_blocks\{worker="grpc://([^"]+)"\} (\d+)', r
 
 @dataclass
 class Router:
-    """A router that serves. Attributes: `url`, without /v1."""
+    """A router that serves.
+
+    Attributes:
+        url: without /v1.
+        metrics_url: of its Prometheus metrics.
+        model: what requests name; None asks the router.
+    """
 
     url: str
-    _metrics_url: str
+    metrics_url: str
+    model: str | None = None
 
     def branches(self) -> dict[str, int]:
         """How many requests went each way of its cache-aware policy."""
-        return {branch: int(count) for branch, count in _BRANCH.findall(httpx.get(self._metrics_url).text)}
+        return {branch: int(count) for branch, count in _BRANCH.findall(httpx.get(self.metrics_url).text)}
 
     def blocks(self) -> dict[str, int]:
         """The blocks that it takes each runtime to hold, by HOST:PORT."""
-        return {target: int(count) for target, count in _BLOCKS.findall(httpx.get(self._metrics_url).text)}
+        return {target: int(count) for target, count in _BLOCKS.findall(httpx.get(self.metrics_url).text)}
 
     def chat(self, messages: list[dict[str, str]], **more: Any) -> tuple[str, dict[str, Any]]:
         """The reply's text and its usage."""
-        (model,) = httpx.get(f"{self.url}/v1/models").json()["data"]
-        asked = {"model": model["id"], "messages": messages, "temperature": 0, "ignore_eos": True, **more}
+        if self.model is None:
+            (model,) = httpx.get(f"{self.url}/v1/models").json()["data"]
+            self.model = model["id"]
+        asked = {"model": self.model, "messages": messages, "temperature": 0, "ignore_eos": True, **more}
         response = httpx.post(f"{self.url}/v1/chat/completions", json=asked, timeout=60)
         response.raise_for_status()
         told = response.json()

@@ -397,17 +397,23 @@ class PrefixStore:
         self.retention.expire()
         return self._evict(blocks, None)
 
+    def hottest_blocks(self) -> Iterator[tuple[bytes, bytes, bytes, int]]:
+        """Yield what the trees hold, see `Demoter.hottest`; nothing where the store has no cold index."""
+        return self.demoter.hottest(self._tree) if self.demoter is not None else iter(())
+
     def flush(self, namespace: Namespace | None = None) -> tuple[int, int]:
-        """Forget a namespace, or everything. Open sequences go on and publish nothing more.
+        """Forget a namespace, or everything, in every tier. Open sequences go on and publish nothing more.
 
         Returns:
-            Tokens forgotten and blocks that came free.
+            Tokens of the trees that were forgotten, and blocks that came free.
         """
         before = self._pool.free
         names = list(self._tree.roots) if namespace is None else [namespace]
         tokens = sum(self._tree.flush(name) for name in names)
         if self._witness is not None:
             self._witness.flushed(namespace)
+        if self.demoter is not None:
+            self.demoter.flush(namespace)
         return tokens, self._pool.free - before
 
     # Inspecting

@@ -34,6 +34,7 @@ from runtime.request import GenerateJob, Request, Run
 from runtime.sampler import SampledToken, TokenSampler, sample_rows
 from runtime.scheduler import Scheduler, StepPlan
 from runtime.step_clock import StepClock, StepRecord
+from runtime.tiers.opening import open_tiers
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -75,6 +76,8 @@ class Engine:
             loaded, config.num_blocks, config.block_size, fill=config.kv_fill, graphs_for=graphs_for
         )
         pool_tokens = config.num_blocks * config.block_size
+        self._inbox = Inbox()
+        self.tiers = open_tiers(config, self._runner.pool, loaded.info, self._inbox.wake)
         self._store = PrefixStore(
             config.num_blocks,
             config.block_size,
@@ -83,6 +86,7 @@ class Engine:
             record_events=config.record_events,
             history_tokens=_HISTORY_POOLS * pool_tokens,
             leasable_share=config.leasable_share,
+            cold=self.tiers.index if self.tiers is not None else None,
         )
         self._scheduler = Scheduler(
             self._store,
@@ -94,7 +98,14 @@ class Engine:
             passes=config.passes,
             max_itl_s=config.max_itl_s,
             door=ProgramDoor(pool_tokens, time.monotonic, wait_s=config.hold_back_s) if config.hold_back_s else None,
+            tiers=self.tiers,
         )
+        if self.tiers is not None:
+            self.tiers.attach(self._store, self._scheduler.room_came)
+            self.after_step.append(self.tiers.turn)
+            self.on_step.append(self.tiers.stepped)
+        # Nothing could be computed before a copy ends.
+        self._stalled = False
         self.grammar_books = GrammarBooks()
         self._masks = MaskWorker(loaded.info.vocab_size, self.grammar_books)
         self._drafter = None if config.drafts is None else Drafter(self._store, config.drafts, self.counters)
@@ -110,7 +121,6 @@ class Engine:
             pool_tokens=pool_tokens,
             max_queue=config.max_queue,
         )
-        self._inbox = Inbox()
         self._clock = StepClock()
         self._requests: set[Request] = set()
         self._outgoing: dict[Request, list[Event]] = {}
@@ -140,6 +150,8 @@ class Engine:
 
         self._inbox.post(stop)
         self._thread.join()
+        if self.tiers is not None:
+            self.tiers.close(persist=True)
         self._masks.close()
 
     def submit(self, job: GenerateJob, on_events: Callable[[list[Event]], None]) -> Handle:
@@ -207,7 +219,10 @@ class Engine:
 
     def _serve(self) -> None:
         while True:
-            if not self._requests and self._stop_at is None:
+            if self._stalled:
+                self._inbox.wait()
+                self._clock.skip()
+            elif not self._requests and self._stop_at is None:
                 if self.verifier is None or not self.verifier.work():
                     self._inbox.wait()
                 self._clock.skip()
@@ -258,6 +273,7 @@ class Engine:
         if self._drafter is not None:
             plan.copies += self._drafter.propose(work, self.config.max_batch_tokens - sum(n for _, n in work))
         self._clock.lap("schedule")
+        self._stalled = not work and self.tiers is not None and self.tiers.waiting
         if not work:
             return
         try:

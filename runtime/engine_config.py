@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from radix.eviction import DEFAULT_POLICY
 from runtime.drafts import DraftSettings
 from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES
+from runtime.tiers.settings import TierSettings
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class EngineConfig:
         kv_fill: what the pool's slots hold before they are written.
         verify_hits: share of the requests that hit to compute again when idle; see `runtime.hit_verifier`.
         cuda_graphs: on a CUDA GPU, record the decode steps of up to `max_running` choices.
+        tiers: where to keep what leaves the pool.
     """
 
     num_blocks: int
@@ -46,3 +48,4 @@ class EngineConfig:
     kv_fill: float = 0.0
     verify_hits: float = 0.0
     cuda_graphs: bool = False
+    tiers: TierSettings = field(default_factory=TierSettings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +14,14 @@ from radix import Namespace, Sequence, Verdict
 from runtime.choice_output import ChoiceOutput
 from runtime.draft_control import RunRecord
 from runtime.drafts import Draft
-from runtime.events import Event, RequestRecord, Timing, Usage
+from runtime.events import Event, Promotion, RequestRecord, Timing, Usage
 from runtime.grammar import JobGrammar
 from runtime.programs import Program
 from runtime.sampler import TokenSampler
 from runtime.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from runtime.tiers.promoter import Load
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,9 @@ class Request:
         self.prefilled: float | None = None
         self.first_token: float | None = None
         self.cached_tokens = 0
+        self.host_tokens = 0
+        self.disk_tokens = 0
+        self.promotion: Promotion | None = None
         self.verdict: Verdict | None = None
         self.computed_tokens = 0
         self.preemptions = 0
@@ -79,6 +86,9 @@ class Request:
             cached_tokens=self.cached_tokens,
             output_tokens=sum(len(run.output.token_ids) for run in self.runs),
             computed_tokens=self.computed_tokens,
+            host_tokens=self.host_tokens,
+            disk_tokens=self.disk_tokens,
+            promotion=self.promotion,
         )
 
     def timing(self) -> Timing:
@@ -140,6 +150,7 @@ class Run:
         "grammar",
         "known",
         "last_token_at",
+        "load",
         "output",
         "place",
         "request",
@@ -153,6 +164,8 @@ class Run:
         self.output = output
         self.grammar = None if request.job.grammar is None else request.job.grammar.start()
         self.seq: Sequence | None = None
+        # What slower tiers still owe to its sequence; it is not computed before that has come.
+        self.load: Load | None = None
         self.place = Place()
         self.done = False
         self.last_token_at: float | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from runtime.run_queue import RunQueue
 from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
 from runtime.step_pacer import PromptRoom, StepPacer
 from runtime.step_time import StepShape
+
+if TYPE_CHECKING:
+    from runtime.tiers.tiers import Tiers
 
 # So much of the head of the queue is kept from looking old, one run a step.
 _REFRESHED_PREFIXES = 16
@@ -56,6 +60,7 @@ class Scheduler:
         max_itl_s: cut prompts so that steps with decoding sequences take no longer; None cuts them at
             `max_batch_tokens` only.
         door: who may be admitted beside others; None lets everybody in.
+        tiers: what slower tiers hold; None where there are none.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class Scheduler:
         passes: int = DEFAULT_PASSES,
         max_itl_s: float | None = None,
         door: ProgramDoor | None = None,
+        tiers: Tiers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -88,6 +94,7 @@ class Scheduler:
         self._pacer = None if max_itl_s is None else StepPacer(max_itl_s)
         self._shape = StepShape()
         self._door = door
+        self._tiers = tiers
 
     def enqueue(self, run: Run) -> None:
         self.waiting.add(run)
@@ -113,8 +120,14 @@ class Scheduler:
 
     def _leave_pool(self, run: Run) -> None:
         assert run.seq is not None
+        if self._tiers is not None:
+            self._tiers.left(run)
         self._store.close(run.seq)
         run.seq = None
+        self.room_came()
+
+    def room_came(self) -> None:
+        """Blocks came free, or may: whoever found no room is tried again."""
         self._departures += 1
 
     def add_fork(self, parent: Run, child: Run) -> None:
@@ -145,6 +158,8 @@ class Scheduler:
         """Compute what the budget allows of a run that was admitted."""
         if run.seq is None or step.budget == 0:
             # Preempted a moment ago to make room for an earlier one, or nothing left to give.
+            return
+        if run.load is not None and not self._take_load(run, step):
             return
         n = min(run.uncomputed, step.budget)
         if not self._reserve_or_preempt(run, n, step):
@@ -217,6 +232,9 @@ class Scheduler:
                 step.plan.copies += self._store.reserve(seq, n)
                 return True
             except OutOfBlocks as error:
+                if error.leaving:
+                    # They come free by themselves, in a moment.
+                    return False
                 if self._store.drop_partial(seq):
                     n = min(run.uncomputed, self._max_batch_tokens)
                     continue
@@ -254,7 +272,7 @@ class Scheduler:
             copies = self._reserve_alone(seq, run) if alone else self._reserve_prompt(seq, run)
         except OutOfBlocks as error:
             self._store.close(seq)
-            if alone:
+            if alone and not error.leaving:
                 self.waiting.discard(run)
                 step.plan.impossible.append((run, error))
             else:
@@ -262,18 +280,38 @@ class Scheduler:
                 self._no_room = (run, self._departures)
                 step.full = True
             return
-        if run.request.admitted is None and not job.bypass_cache:
-            # While nothing of it is computed yet, and before it counts as running itself.
-            run.request.verdict = self.explain(job)
         self.waiting.discard(run)
         run.seq = seq
-        self.running.append(run)
         step.running += 1
-        step.plan.copies += copies
-        self._count_admission(run, seq, step.plan)
+        if self._tiers is None or not self._tiers.begin(run, copies):
+            step.plan.copies += copies
+            self._start(run, seq, step.plan)
+            self._plan(run, step)
+        self.running.append(run)
+
+    def _start(self, run: Run, seq: Sequence, plan: StepPlan) -> None:
+        """Everything that the cache has of a run is in its sequence, and nothing is computed yet."""
+        request = run.request
+        if request.admitted is None and not request.job.bypass_cache:
+            request.verdict = self.explain(request.job, besides=run)
+        self._count_admission(run, seq, plan)
         if self._door is not None:
             self._door.admitted(run, seq.matched)
-        self._plan(run, step)
+
+    def _take_load(self, run: Run, step: _Step) -> bool:
+        """Start a run for which slower tiers were read, once they were; False while they are."""
+        load, seq = run.load, run.seq
+        assert load is not None
+        assert seq is not None
+        if not load.ended:
+            return False
+        run.load = None
+        seq.matched = seq.length
+        step.plan.copies += load.copies
+        if run.request.admitted is None:
+            run.request.host_tokens, run.request.disk_tokens = load.tokens_by_kind()
+        self._start(run, seq, step.plan)
+        return True
 
     def _reserve_prompt(self, seq: Sequence, run: Run) -> list[Copy]:
         return self._store.reserve(seq, run.known - seq.length)
@@ -282,8 +320,8 @@ class Scheduler:
         """With the pool to itself a run must fit, if need be without the copy of a partial block."""
         try:
             return self._reserve_prompt(seq, run)
-        except OutOfBlocks:
-            if not self._store.drop_partial(seq):
+        except OutOfBlocks as error:
+            if error.leaving or not self._store.drop_partial(seq):
                 raise
             return self._reserve_prompt(seq, run)
 
@@ -306,15 +344,16 @@ class Scheduler:
                 if cause is not Cause.CACHED:
                     self._counters.missed_tokens[cause] += tokens
 
-    def explain(self, job: GenerateJob) -> Verdict:
-        """Say why each prompt token of `job` would hit or miss now."""
-        return self._store.explain(
+    def explain(self, job: GenerateJob, besides: Run | None = None) -> Verdict:
+        """Say why each prompt token of `job` would hit or miss now. `besides`: a run that does not count as running."""
+        verdict = self._store.explain(
             job.tokens,
             job.namespace,
             public_tokens=job.public_tokens,
-            in_flight=self._in_flight(job.tokens, job),
+            in_flight=self._farthest_prefill(job.tokens, job, besides)[1],
             across=self._explain_across,
         )
+        return verdict if self._tiers is None or besides is not None else self._tiers.amend(verdict, job)
 
     # What is being computed already
 
@@ -332,16 +371,17 @@ class Scheduler:
         place.leader = None
         return None
 
-    def _in_flight(self, tokens: NDArray[np.int32], job: GenerateJob) -> int:
-        """Return how many leading tokens running prefills are going to commit that they have not committed yet."""
-        return self._farthest_prefill(tokens, job)[1]
-
-    def _farthest_prefill(self, tokens: NDArray[np.int32], job: GenerateJob) -> tuple[Run | None, int]:
+    def _farthest_prefill(
+        self, tokens: NDArray[np.int32], job: GenerateJob, besides: Run | None = None
+    ) -> tuple[Run | None, int]:
+        """Return the running prefill that is going to commit most of `tokens` that it has not committed yet, and up to
+        where.
+        """
         leader, longest = None, 0
         for other in self.running:
             theirs = other.request.job
             # The prompt alone counts: what it decodes comes too slowly to wait for.
-            if other.seq is None or theirs.bypass_cache or other.seq.length >= len(theirs.tokens):
+            if other is besides or other.seq is None or theirs.bypass_cache or other.seq.length >= len(theirs.tokens):
                 continue
             limit = _shareable(theirs, job)
             shared = common_prefix(theirs.tokens[:limit], tokens[:limit]) if limit else 0

@@ -5,7 +5,7 @@ A block that is copied out is on loan until the copy has ended: neither free nor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from radix.cold.index import ColdIndex
 from radix.namespace import Namespace
 from radix.node import Node
 from radix.pool import BlockPool
+from radix.tree import RadixTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,14 @@ class Demoter(PathDigests):
             self._pool.give_back(demotion.block)
         self._index.landed(demotion.entry, demotion.tier, ok=ok, spare=demotion.spare, first=demotion.first)
 
+    def flush(self, namespace: Namespace | None) -> None:
+        """Forget what was taken from a namespace, or everything."""
+        self._index.flush(namespace)
+
+    def set_quota(self, namespace: Namespace, share: float | None) -> None:
+        """Limit a namespace's share of every tier."""
+        self._index.set_quota(namespace, share)
+
     def trimming(self, node: Node, end: int) -> None:
         if self.evicting and self._index.first >= 0:
             self._demote(node, end)
@@ -100,3 +109,31 @@ class Demoter(PathDigests):
         if self._lend and found:
             self._pool.lend(np.array([demotion.block for demotion in found], dtype=np.int32))
         self._out += reversed(found)
+
+    def hottest(self, tree: RadixTree) -> Iterator[tuple[bytes, bytes, bytes, int]]:
+        """Yield the blocks of a tree, the most recently used first and none before what it follows.
+
+        Yields the digest before the block, the scope, the block's tokens and its number in the pool.
+        """
+        size = self._size
+        stretches: list[tuple[float, int, Node, int]] = []
+        for root in tree.roots.values():
+            for node in tree.below(root):
+                start = node.start
+                for mark in node.marks:
+                    stretches.append((-mark.last_used, start, node, mark.end))
+                    start = mark.end
+        stretches.sort(key=lambda stretch: stretch[:2])
+        for _, start, node, end in stretches:
+            # A block belongs to the stretch in which it begins, or to the node's first. Where a node has children,
+            # theirs hold the tokens of its last block too.
+            first = start // size if start == node.start else -(-start // size)
+            last = node.end // size if end == node.end and node.children else -(-end // size)
+            if first >= last:
+                continue
+            scope = scope_of(self._namespace_of(node))
+            tokens = token_bytes(tokens_of_path(node, first * size, min(node.end, last * size)))
+            step = size * TOKEN_BYTES
+            for i, parent in enumerate(self.before(node, scope, first, last)):
+                block = node.blocks[first + i - node.start // size]
+                yield parent, scope, tokens[i * step : (i + 1) * step], block

@@ -1,0 +1,107 @@
+"""An engine over tiers answers as one without, and loses no block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from radix.cold.invariants import check_cold
+from runtime.loaded_model import LoadedModel
+from runtime.tiers.pace import PrefillCost
+from runtime.tiers.settings import TierSettings
+from tests.runtime.engine_harness import Harness, running
+
+BLOCKS = 12
+SIZE = 4
+MIB = 2**20
+
+
+def prompts(n: int, length: int = 30) -> list[list[int]]:
+    random = np.random.default_rng(1)
+    return [random.integers(6, 200, length).tolist() for _ in range(n)]
+
+
+@pytest.fixture(autouse=True)
+def always_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computing is never measured, and so never known to be cheaper: a tiny model's would be at times."""
+    monkeypatch.setattr(PrefillCost, "record", lambda *step: None)
+
+
+@contextmanager
+def tiered(loaded: LoadedModel, settings: TierSettings, **config: Any) -> Iterator[Harness]:
+    with running(loaded, num_blocks=BLOCKS, block_size=SIZE, max_batch_tokens=16, tiers=settings, **config) as harness:
+        yield harness
+        tiers = harness.engine.tiers
+        if tiers is not None:
+            # Copies end while the engine is idle.
+            while harness.engine.call(lambda store: tiers.waiting).result():
+                pass
+            harness.engine.call(lambda store: check_cold(tiers.index)).result()
+
+
+def expected(loaded: LoadedModel, work: list[list[int]]) -> list[list[int]]:
+    with running(loaded, num_blocks=512, block_size=SIZE) as harness:
+        return [harness.run(tokens, max_tokens=6, bypass_cache=True).tokens for tokens in work]
+
+
+@pytest.mark.parametrize("kind", ["host", "disk", "both", "small host"])
+def test_what_was_evicted_comes_back_and_answers_stay(kind: str, tmp_path: Path, tiny: LoadedModel) -> None:
+    settings = {
+        "host": TierSettings(host_bytes=MIB),
+        "disk": TierSettings(disk=tmp_path, disk_bytes=MIB),
+        "both": TierSettings(host_bytes=MIB, disk=tmp_path, disk_bytes=MIB),
+        "small host": TierSettings(host_bytes=20_000, disk=tmp_path, disk_bytes=MIB),
+    }[kind]
+    work = prompts(6)
+    want = expected(tiny, work)
+    with tiered(tiny, settings) as harness:
+        for _ in range(3):
+            for tokens, answer in zip(work, want, strict=True):
+                reply = harness.run(tokens, max_tokens=6)
+                assert reply.tokens == answer
+        usage = reply.started.usage
+        assert usage.cached_tokens == len(work[-1]) - 1
+        assert usage.host_tokens + usage.disk_tokens > 0
+
+
+def test_many_at_once_over_a_small_pool(tmp_path: Path, tiny: LoadedModel) -> None:
+    work = prompts(12)
+    want = expected(tiny, work)
+    with tiered(tiny, TierSettings(host_bytes=40_000, disk=tmp_path, disk_bytes=MIB), max_running=4) as harness:
+        for _ in range(3):
+            replies = [harness.submit(tokens, max_tokens=6) for tokens in work]
+            assert [reply.tokens for reply in replies] == want
+
+
+def test_a_restart_finds_what_was_saved(tmp_path: Path, tiny: LoadedModel) -> None:
+    work = prompts(1)
+    want = expected(tiny, work)
+    for settings in (TierSettings(persist=tmp_path / "p"), TierSettings(disk=tmp_path / "d", disk_bytes=MIB)):
+        with tiered(tiny, settings) as harness:
+            assert harness.run(work[0], max_tokens=6).tokens == want[0]
+        with tiered(tiny, settings) as harness:
+            reply = harness.run(work[0], max_tokens=6)
+            assert reply.tokens == want[0]
+            assert reply.started.usage.disk_tokens >= len(work[0]) - SIZE
+
+
+def test_a_rotten_file_is_a_miss(tmp_path: Path, tiny: LoadedModel) -> None:
+    work = prompts(1)
+    want = expected(tiny, work)
+    settings = TierSettings(persist=tmp_path)
+    with tiered(tiny, settings) as harness:
+        harness.run(work[0], max_tokens=6)
+    (file,) = tmp_path.glob("*.radixkv")
+    raw = bytearray(file.read_bytes())
+    for at in range(4096 + 200, len(raw), 300):
+        raw[at] ^= 1
+    file.write_bytes(raw)
+    with tiered(tiny, settings) as harness:
+        reply = harness.run(work[0], max_tokens=6)
+        assert reply.tokens == want[0]
+        assert reply.started.usage.cached_tokens == 0

@@ -5,7 +5,7 @@ Both clients run these; only how they wait differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
@@ -66,7 +66,13 @@ def model_info() -> Unary[results.ModelInfo]:
 
 
 def stats() -> Unary[results.CacheStats]:
-    return Unary("Cache", "GetStats", cache_pb2.GetStatsRequest(), _same_fields(results.CacheStats))
+    decode = _same_fields(results.CacheStats, tiers=_tiers)
+    return Unary("Cache", "GetStats", cache_pb2.GetStatsRequest(), decode)
+
+
+def _tiers(tiers: Iterable[cache_pb2.TierStats]) -> tuple[results.TierStats, ...]:
+    decode = _same_fields(results.TierStats)
+    return tuple(decode(tier) for tier in tiers)
 
 
 def flush(space: common_pb2.Namespace | None) -> Unary[results.Flushed]:

@@ -228,6 +228,17 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
+class TierStats:
+    """A tier behind the pool now; fetched and failed since the runtime's start."""
+
+    name: str
+    total_blocks: int
+    used_blocks: int
+    fetched_tokens_total: int
+    failed_blocks_total: int
+
+
+@dataclass(frozen=True)
 class CacheStats:
     """The pool now, and counters since the runtime's start (`*_total`, in tokens where named so)."""
 
@@ -264,6 +275,7 @@ class CacheStats:
     tool_holds_refused_total: int
     eviction: str
     shared_blocks: int = 0
+    tiers: tuple[TierStats, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     ValidationError,
     ValidationInfo,
@@ -22,52 +21,14 @@ from runtime.errors import InvalidRequest
 from runtime.kv.settings import KVSettings
 from runtime.scheduling_order import DEFAULT_HOLD_BACK_S, DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
 from runtime.settings import BadConfig, explain, setting
+from runtime.sizes import PoolMemory, Size, parse_disk, parse_quota
+from runtime.tiers.settings import TierSettings
 
-MODEL, LISTEN, POOL, KEEP = "Model", "Listening", "KV pool", "What is kept"
+MODEL, LISTEN, POOL, KEEP, TIERS = "Model", "Listening", "KV pool", "What is kept", "Tiers behind the pool"
 WORK, WATCH, EVENTS = "Scheduling", "Watching", "KV events"
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
-
-
-def parse_size(value: object) -> int:
-    """Bytes of a size such as "512MiB", "2GiB", "1.5 GB" or a plain number. Raises ValueError."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = _SIZE.fullmatch(str(value).strip())
-    if match is None or match[2].lower() not in _UNITS:
-        raise ValueError("must be a size such as 512MiB or 2GiB")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
-
-
-def parse_quota(text: str) -> tuple[str | None, float]:
-    """Salt and share of the pool of SALT=SHARE; no salt before the = means the namespace without one.
-
-    Raises ValueError.
-    """
-    salt, separator, share = text.rpartition("=")
-    try:
-        value = float(share)
-    except ValueError:
-        value = 0.0
-    if not separator or not 0 < value <= 1:
-        raise ValueError(f"{text!r} must be SALT=SHARE with a share above 0 and at most 1")
-    return salt or None, value
-
-
-def _pool_memory(value: object) -> object:
-    if value == "auto":
-        return value
-    size = parse_size(value)
-    if size < 1:
-        raise ValueError("must be at least 1")
-    return size
-
-
-Size = Annotated[int, BeforeValidator(parse_size)]
-PoolMemory = Annotated[int | Literal["auto"], BeforeValidator(_pool_memory)]
 
 
 class ServeConfig(BaseModel):
@@ -247,6 +208,38 @@ class ServeConfig(BaseModel):
         "turned off where tenants see verdicts.",
     )
 
+    host_cache: Size = setting(
+        0,
+        TIERS,
+        "Keep so much of what is evicted in host memory, and fetch it back where that is cheaper than computing it. "
+        "Costs that memory, and a copy a block.",
+        metavar="SIZE",
+        shown="off",
+        ge=0,
+    )
+    disk_cache: str | None = setting(
+        None,
+        TIERS,
+        "Keep so much in a file in this folder, which a crash does not spoil. Costs that room, and a write of all "
+        "that is computed; the file holds prompts as token ids.",
+        metavar="DIR:SIZE",
+        shown="off",
+    )
+    persist: Path | None = setting(
+        None,
+        TIERS,
+        "When SIGTERM or Ctrl-C ends the runtime, save the pool and the host tier here, for up to 20 s, and have them "
+        "at the next start.",
+        metavar="DIR",
+        shown="off",
+    )
+    foreign_caches: Literal["keep", "remove"] = setting(
+        "keep",
+        TIERS,
+        "What becomes of another model's, template's or precision's files in these folders; they are never read.",
+        metavar="keep|remove",
+    )
+
     max_batch_tokens: int = setting(
         512, WORK, "Tokens that one step computes; longer prompts run in chunks.", metavar="N", ge=1, le=2**20
     )
@@ -396,6 +389,19 @@ class ServeConfig(BaseModel):
     def kv(self) -> KVSettings:
         """The four settings of the pool's precision, as one."""
         return KVSettings(self.kv_dtype, self.k_dtype, self.v_dtype, self.kv_sensitive_layers)
+
+    @field_validator("disk_cache")
+    @classmethod
+    def _known_disk(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_disk(value)
+        return value
+
+    @property
+    def tiers(self) -> TierSettings:
+        """What lies behind the pool."""
+        disk, disk_bytes = (None, 0) if self.disk_cache is None else parse_disk(self.disk_cache)
+        return TierSettings(self.host_cache, disk, disk_bytes, self.persist, foreign=self.foreign_caches)
 
     @field_validator("eviction")
     @classmethod

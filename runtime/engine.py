@@ -106,6 +106,7 @@ class Engine:
             self.on_step.append(self.tiers.stepped)
         # Nothing could be computed before a copy ends.
         self._stalled = False
+        self._broken = False
         self.grammar_books = GrammarBooks()
         self._masks = MaskWorker(loaded.info.vocab_size, self.grammar_books)
         self._drafter = None if config.drafts is None else Drafter(self._store, config.drafts, self.counters)
@@ -151,7 +152,7 @@ class Engine:
         self._inbox.post(stop)
         self._thread.join()
         if self.tiers is not None:
-            self.tiers.close(persist=True)
+            self.tiers.close(persist=not self._broken)
         self._masks.close()
 
     def submit(self, job: GenerateJob, on_events: Callable[[list[Event]], None]) -> Handle:
@@ -205,6 +206,7 @@ class Engine:
             self._serve()
         except Exception as cause:
             log.exception("the engine's thread failed")
+            self._broken = True
             error = EngineFailed(f"the engine failed: {type(cause).__name__}: {cause}")
         # Whoever asked for something before is told: nobody waits for a thread that is gone.
         self._inbox.close()

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from radix import Namespace, PrefixStore
 from runtime.branches import Branches
-from runtime.config import ServeConfig, parse_quota
+from runtime.config import ServeConfig
 from runtime.conversations import Conversations
 from runtime.lease_desk import EngineCall, LeaseDesk
 from runtime.sessions import Session, SessionTable
+from runtime.sizes import parse_quota
 from runtime.tool_holds import ToolHolds
 from runtime.tool_pauses import ToolPauses
 
@@ -74,5 +75,7 @@ def set_quotas(call: EngineCall, config: ServeConfig, fingerprint: str) -> None:
 def _set_quota(call: EngineCall, namespace: Namespace, share: float) -> None:
     def limit(store: PrefixStore) -> None:
         store.retention.set_quota(namespace, share)
+        if store.demoter is not None:
+            store.demoter.set_quota(namespace, share)
 
     call(limit)

@@ -40,6 +40,16 @@ def pool_blocks(config: ServeConfig, info: ModelInfo) -> int:
     return blocks
 
 
+def check_host_cache(config: ServeConfig, info: ModelInfo, num_blocks: int) -> None:
+    """Raise BadConfig when the host tier would take more than is free beside the pool."""
+    beside = 0 if info.device.startswith("cuda") else num_blocks * config.block_size * info.kv_bytes_per_token
+    room = max(0, spare_memory("cpu") - beside)
+    if config.host_cache > room:
+        raise BadConfig(
+            "host_cache", f"{config.host_cache / GIB:.1f} GiB: {room / GIB:.1f} GiB are to spare beside the pool"
+        )
+
+
 def default_memory(device: str) -> int:
     """Bytes for the pool where none were named: half of what a GPU has free, else 2 GiB or a quarter of the memory."""
     if device.startswith("cuda"):

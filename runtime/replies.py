@@ -116,7 +116,11 @@ def usage_message(usage: Usage) -> common_pb2.Usage:
     return common_pb2.Usage(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
-        cached_by_tier=common_pb2.CachedTokens(device=usage.cached_tokens),
+        cached_by_tier=common_pb2.CachedTokens(
+            device=usage.cached_tokens - usage.host_tokens - usage.disk_tokens,
+            host=usage.host_tokens,
+            disk=usage.disk_tokens,
+        ),
         output_tokens=usage.output_tokens,
         computed_tokens=usage.computed_tokens,
     )

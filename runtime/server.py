@@ -32,7 +32,7 @@ from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.loader import load_model
 from runtime.logs import set_up_logging
 from runtime.metrics import MetricsServer, RuntimeMetrics, check_port
-from runtime.pool_size import GIB, pool_blocks
+from runtime.pool_size import GIB, check_host_cache, pool_blocks
 from runtime.prefill_pace import PrefillPace
 from runtime.prompts import PromptEncoder
 from runtime.publisher import RedisPublisher
@@ -41,6 +41,7 @@ from runtime.server_info import ServerInfo
 from runtime.service_context import ServiceContext
 from runtime.settings import BadConfig
 from runtime.stop_signals import StopSignals
+from runtime.tiers.metrics import TierMetrics
 from runtime.verify_metrics import VerifyMetrics
 from runtime.vllm_engine import availability
 from runtime.wakeups import WakeUps
@@ -120,6 +121,7 @@ class Runtime:
         self, config: ServeConfig, loaded: LoadedModel, grpc_server: GrpcServer, redis_url: str | None
     ) -> None:
         num_blocks = pool_blocks(config, loaded.info)
+        check_host_cache(config, loaded.info, num_blocks)
         runtime_id = config.runtime_id or f"{socket.gethostname()}-{grpc_server.port}"
         encoder = PromptEncoder(loaded.tokenizer, loaded.info, config.history_memory)
         for drift in encoder.drifts:
@@ -146,6 +148,7 @@ class Runtime:
                 record_events=config.kv_events != "off",
                 cuda_graphs=config.cuda_graphs == "auto",
                 verify_hits=config.verify_hits,
+                tiers=config.tiers,
             ),
         )
         self._publisher: RedisPublisher | None = None
@@ -209,6 +212,8 @@ class Runtime:
             published = self._zmq.counters if self._zmq is not None else None
             self._metrics.registry.register(EventMetrics(self._events, published))
         self._metrics.registry.register(self._engine.grammar_books)
+        if self._engine.tiers is not None:
+            self._metrics.registry.register(TierMetrics(self._engine.tiers.books))
         if self._engine.verifier is not None:
             self._metrics.registry.register(VerifyMetrics(self._engine.verifier.books))
         tokens = num_blocks * config.block_size

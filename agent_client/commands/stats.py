@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..access import Access
 from ..client import RadixClient
-from ..results import CacheStats, ModelInfo
+from ..results import CacheStats, ModelInfo, TierStats
 from ..retry import RetryPolicy
 from ..words import bytes_, count, duration, share
 from .failures import reported
@@ -67,7 +67,15 @@ def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
         ("tool holds", f"{count(stats.tool_holds_total)}, {count(stats.tool_holds_refused_total)} refused"),
         ("copied tokens", count(stats.copied_tokens_total)),
         ("preemptions", count(stats.preemptions_total)),
+        *((f"{tier.name} tier", tier_line(model, stats, tier)) for tier in stats.tiers),
     ]
+
+
+def tier_line(model: ModelInfo, stats: CacheStats, tier: TierStats) -> str:
+    """What a tier behind the pool holds and gave back."""
+    block_bytes = stats.block_size * model.kv_bytes_per_token
+    used = f"{bytes_(tier.used_blocks * block_bytes)} of {bytes_(tier.total_blocks * block_bytes)}"
+    return f"{used}, {count(tier.fetched_tokens_total)} tokens fetched, {count(tier.failed_blocks_total)} blocks failed"
 
 
 def saved_by_sharing(model: ModelInfo, stats: CacheStats) -> int:

@@ -25,6 +25,7 @@ from runtime.services.explanations import ExplanationCalls
 from runtime.services.leases import LeaseCalls
 from runtime.status import answering
 from runtime.stream_buffer import StreamBuffer
+from runtime.tiers.books import TierBooks
 
 Call = grpc.aio.ServicerContext[Any, Any]
 
@@ -43,7 +44,7 @@ class CacheService(ExplanationCalls, LeaseCalls):
             stats, leasable = await asyncio.wrap_future(
                 self._shared.engine.call(lambda store: (store.stats(), store.retention.cap_tokens))
             )
-            counters = self._shared.engine.counters
+            counters, tiers = self._shared.engine.counters, self._shared.engine.tiers
             return cache_pb2.GetStatsResponse(
                 total_blocks=stats.total_blocks,
                 free_blocks=stats.free_blocks,
@@ -78,6 +79,7 @@ class CacheService(ExplanationCalls, LeaseCalls):
                 tool_holds_total=self._shared.holds.granted,
                 tool_holds_refused_total=self._shared.holds.refused,
                 eviction=self._shared.config.eviction,
+                tiers=[] if tiers is None else map(_tier_message, tiers.books().tiers),
             )
 
     async def ListNodes(self, request: cache_pb2.ListNodesRequest, context: Call) -> None:
@@ -151,6 +153,16 @@ class CacheService(ExplanationCalls, LeaseCalls):
         if not request.HasField("namespace"):
             return None
         return namespace_of(request.namespace, self._shared.info.fingerprint)
+
+
+def _tier_message(tier: TierBooks) -> cache_pb2.TierStats:
+    return cache_pb2.TierStats(
+        name=tier.name,
+        total_blocks=tier.blocks,
+        used_blocks=tier.used_blocks,
+        fetched_tokens_total=tier.fetched_tokens,
+        failed_blocks_total=tier.failed_blocks,
+    )
 
 
 def _node_message(node: NodeInfo, head: str, now: float) -> cache_pb2.Node:

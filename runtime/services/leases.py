@@ -66,6 +66,8 @@ class LeaseCalls(cache_pb2_grpc.CacheServicer):
                 if share is not None and namespace not in quotas and len(quotas) >= MAX_QUOTAS:
                     raise TooMany("quotas", MAX_QUOTAS, "lift some by setting them without a share")
                 store.retention.set_quota(namespace, share)
+                if store.demoter is not None:
+                    store.demoter.set_quota(namespace, share)
                 return store.retention.quotas.get(namespace)
 
             blocks = await asyncio.wrap_future(self._shared.engine.call(limit))

@@ -15,6 +15,7 @@ from radix.cold.digests import TOKEN_BYTES, PathHash, token_bytes
 from runtime.kv_pool import KVPool
 from runtime.request import GenerateJob, Run
 from runtime.step_clock import StepRecord
+from runtime.tiers.books import TierBooks, TiersBooks
 from runtime.tiers.build import BuiltTiers
 from runtime.tiers.copier import Copier, Job, Urgency
 from runtime.tiers.host_slots import HostSlots
@@ -214,6 +215,28 @@ class Tiers:
             self._store.lend(np.array([demotion.block for demotion in found], dtype=np.int32))
             for start in range(0, len(found), _CHUNK):
                 self._copy_out(found[start : start + _CHUNK], Urgency.SAVE)
+
+    # For those who watch, from any thread
+
+    def books(self) -> TiersBooks:
+        """What each tier holds and did."""
+        fetched, wrote = self.promoter.counters, self.counters
+        return TiersBooks(
+            tuple(
+                TierBooks(
+                    tier.name,
+                    tier.capacity,
+                    tier.used,
+                    self._built.block_bytes,
+                    fetched.tokens.get(t, 0),
+                    wrote.written.get(t, 0),
+                    wrote.failed.get(t, 0) + fetched.failures.get(t, 0),
+                    tier.lost,
+                )
+                for t, tier in enumerate(self.index.tiers)
+            ),
+            fetched.declined,
+        )
 
     # The end
 

@@ -11,10 +11,11 @@ from rich.console import Console
 from agent_client import CacheNode, CacheStats, ModelInfo
 from agent_client.commands import chat, generate, leases, nodes, stats
 from agent_client.keeping import Lease, Leases
+from agent_client.results import TierStats
 
 from .toy_runtime import ToyRuntime
 
-STATS = CacheStats(**dict.fromkeys(CacheStats.__dataclass_fields__, 0))
+STATS = CacheStats(**{**dict.fromkeys(CacheStats.__dataclass_fields__, 0), "tiers": ()})
 MODEL = ModelInfo(
     "tiny", "Llama", 8192, 100, "float32", "cpu", 16, 100, 46080, (2,), True, "f", "sdpa", "r", "i", "0.1.0", "lean"
 )
@@ -53,6 +54,13 @@ def test_names_of_somebody_else_are_shown_on_one_line_and_no_markup() -> None:
 def test_a_deep_tree_stays_within_its_lines() -> None:
     (tree,) = nodes.draw([node(i, i - 1, head="long " * 40) for i in range(1, 12)])
     assert len(shown(tree).splitlines()) == 12
+
+
+def test_stats_have_a_row_for_every_tier() -> None:
+    tiers = (TierStats("host", 8, 4, 30, 0), TierStats("disk", 20, 2, 5, 1))
+    rows = dict(stats.rows(MODEL, replace(STATS, block_size=16, tiers=tiers)))
+    assert rows["host tier"] == "3 MiB of 6 MiB, 30 tokens fetched, 0 blocks failed"
+    assert rows["disk tier"].endswith("5 tokens fetched, 1 blocks failed")
 
 
 def test_stats_have_a_row_for_every_figure() -> None:

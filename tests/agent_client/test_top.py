@@ -26,7 +26,7 @@ from agent_client.keeping import Lease, Leases
 from ..timing import eventually
 from .toy_runtime import ToyRuntime
 
-STATS = CacheStats(**dict.fromkeys(CacheStats.__dataclass_fields__, 0))
+STATS = CacheStats(**{**dict.fromkeys(CacheStats.__dataclass_fields__, 0), "tiers": ()})
 MODEL = ModelInfo(
     "tiny", "Llama", 8192, 100, "float32", "cpu", 16, 100, 46080, (2,), True, "f", "sdpa", "r", "i", "0.1.0", "lean"
 )

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import ServeConfig, build_config, parse_size
+from runtime.config import ServeConfig, build_config
 from runtime.settings import BadConfig
+from runtime.sizes import parse_size
 from tests.runtime.serve_command import run
 
 
@@ -129,3 +130,12 @@ def test_the_table_of_settings_names_each_with_its_default() -> None:
         if setting.default is not None and not isinstance(setting.default, bool):
             shown = f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
             assert rows[name.replace("_", "-")] == shown
+
+
+def test_tiers_are_named_by_folder_and_size() -> None:
+    tiers = build_config({"host_cache": "1MiB", "disk_cache": "/a:b:2GiB", "persist": "/p"}).tiers
+    assert (tiers.host_bytes, tiers.disk, tiers.disk_bytes, tiers.persist) == (2**20, Path("/a:b"), 2**31, Path("/p"))
+    assert not build_config({}).tiers
+    for bad in ("2GiB", "/a:", ":2GiB", "/a"):
+        with pytest.raises(BadConfig):
+            build_config({"disk_cache": bad})

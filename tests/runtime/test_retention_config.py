@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from radix.eviction import POLICIES
-from runtime.config import ServeConfig, parse_quota
+from runtime.config import ServeConfig
+from runtime.sizes import parse_quota
 from tests.runtime.serve_command import run
 
 

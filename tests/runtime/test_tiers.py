@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 
 from radix.cold.invariants import check_cold
 from runtime.loaded_model import LoadedModel
+from runtime.tiers.metrics import TierMetrics
 from runtime.tiers.pace import PrefillCost
 from runtime.tiers.settings import TierSettings
 from tests.runtime.engine_harness import Harness, running
@@ -60,6 +62,8 @@ def test_what_was_evicted_comes_back_and_answers_stay(kind: str, tmp_path: Path,
     work = prompts(6)
     want = expected(tiny, work)
     with tiered(tiny, settings) as harness:
+        registry = CollectorRegistry()
+        registry.register(TierMetrics(harness.engine.tiers.books))
         for _ in range(3):
             for tokens, answer in zip(work, want, strict=True):
                 reply = harness.run(tokens, max_tokens=6)
@@ -67,6 +71,12 @@ def test_what_was_evicted_comes_back_and_answers_stay(kind: str, tmp_path: Path,
         usage = reply.started.usage
         assert usage.cached_tokens == len(work[-1]) - 1
         assert usage.host_tokens + usage.disk_tokens > 0
+        fetched = {
+            tier: registry.get_sample_value("radixloop_tier_fetched_tokens_total", {"tier": tier}) or 0
+            for tier in ("host", "disk")
+        }
+        assert fetched["host"] >= usage.host_tokens
+        assert fetched["disk"] >= usage.disk_tokens
 
 
 def test_many_at_once_over_a_small_pool(tmp_path: Path, tiny: LoadedModel) -> None:

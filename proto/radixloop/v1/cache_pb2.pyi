@@ -12,7 +12,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("total_blocks", "free_blocks", "active_blocks", "cached_blocks", "block_size", "cached_tokens", "nodes", "max_depth", "namespaces", "prompt_tokens_total", "hit_tokens_total", "computed_tokens_total", "output_tokens_total", "evicted_tokens_total", "evicted_blocks_total", "copied_tokens_total", "preemptions_total", "requests_total", "running_requests", "waiting_requests", "sessions", "unused_slots", "uptime_s", "cancelled_total", "failed_total", "leases", "leased_tokens", "leasable_tokens", "lease_refusals_total", "tool_holds_total", "tool_holds_refused_total", "eviction", "shared_blocks")
+    __slots__ = ("total_blocks", "free_blocks", "active_blocks", "cached_blocks", "block_size", "cached_tokens", "nodes", "max_depth", "namespaces", "prompt_tokens_total", "hit_tokens_total", "computed_tokens_total", "output_tokens_total", "evicted_tokens_total", "evicted_blocks_total", "copied_tokens_total", "preemptions_total", "requests_total", "running_requests", "waiting_requests", "sessions", "unused_slots", "uptime_s", "cancelled_total", "failed_total", "leases", "leased_tokens", "leasable_tokens", "lease_refusals_total", "tool_holds_total", "tool_holds_refused_total", "eviction", "shared_blocks", "tiers")
     TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,7 @@ class GetStatsResponse(_message.Message):
     TOOL_HOLDS_REFUSED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     EVICTION_FIELD_NUMBER: _ClassVar[int]
     SHARED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     total_blocks: int
     free_blocks: int
     active_blocks: int
@@ -79,7 +80,22 @@ class GetStatsResponse(_message.Message):
     tool_holds_refused_total: int
     eviction: str
     shared_blocks: int
-    def __init__(self, total_blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., active_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., namespaces: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., hit_tokens_total: _Optional[int] = ..., computed_tokens_total: _Optional[int] = ..., output_tokens_total: _Optional[int] = ..., evicted_tokens_total: _Optional[int] = ..., evicted_blocks_total: _Optional[int] = ..., copied_tokens_total: _Optional[int] = ..., preemptions_total: _Optional[int] = ..., requests_total: _Optional[int] = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., sessions: _Optional[int] = ..., unused_slots: _Optional[int] = ..., uptime_s: _Optional[float] = ..., cancelled_total: _Optional[int] = ..., failed_total: _Optional[int] = ..., leases: _Optional[int] = ..., leased_tokens: _Optional[int] = ..., leasable_tokens: _Optional[int] = ..., lease_refusals_total: _Optional[int] = ..., tool_holds_total: _Optional[int] = ..., tool_holds_refused_total: _Optional[int] = ..., eviction: _Optional[str] = ..., shared_blocks: _Optional[int] = ...) -> None: ...
+    tiers: _containers.RepeatedCompositeFieldContainer[TierStats]
+    def __init__(self, total_blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., active_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., namespaces: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., hit_tokens_total: _Optional[int] = ..., computed_tokens_total: _Optional[int] = ..., output_tokens_total: _Optional[int] = ..., evicted_tokens_total: _Optional[int] = ..., evicted_blocks_total: _Optional[int] = ..., copied_tokens_total: _Optional[int] = ..., preemptions_total: _Optional[int] = ..., requests_total: _Optional[int] = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., sessions: _Optional[int] = ..., unused_slots: _Optional[int] = ..., uptime_s: _Optional[float] = ..., cancelled_total: _Optional[int] = ..., failed_total: _Optional[int] = ..., leases: _Optional[int] = ..., leased_tokens: _Optional[int] = ..., leasable_tokens: _Optional[int] = ..., lease_refusals_total: _Optional[int] = ..., tool_holds_total: _Optional[int] = ..., tool_holds_refused_total: _Optional[int] = ..., eviction: _Optional[str] = ..., shared_blocks: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierStats, _Mapping]]] = ...) -> None: ...
+
+class TierStats(_message.Message):
+    __slots__ = ("name", "total_blocks", "used_blocks", "fetched_tokens_total", "failed_blocks_total")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    USED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    total_blocks: int
+    used_blocks: int
+    fetched_tokens_total: int
+    failed_blocks_total: int
+    def __init__(self, name: _Optional[str] = ..., total_blocks: _Optional[int] = ..., used_blocks: _Optional[int] = ..., fetched_tokens_total: _Optional[int] = ..., failed_blocks_total: _Optional[int] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ("namespace", "head_tokens")

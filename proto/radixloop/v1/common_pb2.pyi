@@ -88,10 +88,14 @@ class Prompt(_message.Message):
     def __init__(self, token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ...) -> None: ...
 
 class CachedTokens(_message.Message):
-    __slots__ = ("device",)
+    __slots__ = ("device", "host", "disk")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
     device: int
-    def __init__(self, device: _Optional[int] = ...) -> None: ...
+    host: int
+    disk: int
+    def __init__(self, device: _Optional[int] = ..., host: _Optional[int] = ..., disk: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "cached_tokens", "cached_by_tier", "output_tokens", "computed_tokens")

@@ -12,10 +12,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from radix.cold.invariants import check_cold
+from runtime.errors import RequestCancelled
 from runtime.loaded_model import LoadedModel
 from runtime.tiers.metrics import TierMetrics
 from runtime.tiers.pace import PrefillCost
 from runtime.tiers.settings import TierSettings
+from runtime.tiers.slot_file import SlotFile
 from tests.runtime.engine_harness import Harness, running
 
 BLOCKS = 12
@@ -115,3 +117,42 @@ def test_a_rotten_file_is_a_miss(tmp_path: Path, tiny: LoadedModel) -> None:
         reply = harness.run(work[0], max_tokens=6)
         assert reply.tokens == want[0]
         assert reply.started.usage.cached_tokens == 0
+
+
+def test_cancels_and_a_disk_that_fails_lose_no_block_and_change_no_answer(
+    tmp_path: Path, tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(3)
+    work = prompts(14)
+    want = expected(tiny, work)
+    write, read = SlotFile.write, SlotFile.read
+    broken = False
+
+    def failing_write(file: SlotFile, *record: Any) -> None:
+        if broken:
+            raise OSError(28, "no space left")
+        write(file, *record)
+
+    def failing_read(file: SlotFile, *record: Any) -> None:
+        if broken and random.random() < 0.5:
+            raise OSError(5, "input/output error")
+        read(file, *record)
+
+    monkeypatch.setattr(SlotFile, "write", failing_write)
+    monkeypatch.setattr(SlotFile, "read", failing_read)
+    settings = TierSettings(host_bytes=60_000, disk=tmp_path, disk_bytes=400_000)
+    with tiered(tiny, settings, max_running=4) as harness:
+        for turn in range(16):
+            broken = 6 <= turn < 10
+            replies = []
+            for i in random.permutation(len(work)):
+                replies.append((i, harness.submit(work[i], max_tokens=6)))
+                if random.random() < 0.3:
+                    replies[-1][1].handle.cancel()
+            if turn == 12:
+                harness.flush()
+            for i, reply in replies:
+                reply.wait()
+                assert isinstance(reply.error, RequestCancelled) or reply.tokens == want[i]
+            harness.check()
+        assert harness.engine.tiers.books().tiers[1].failed_blocks > 0

@@ -24,7 +24,7 @@ from radix.traces import Call, Trace
 
 # Ends a path in the store's eyes: a store leaves the last token of a request to be computed, which stands for the
 # part of an input that no hash id names. Ids and tokens of traces stay below it.
-_END = np.array([2**31 - 1], dtype=np.int32)
+END = np.array([2**31 - 1], dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def simulate(
     serve = _serve_tokens if trace.has_tokens else _serve_ids
     cached = refused = 0
     started = time.perf_counter()
-    for found, fitted in _serve_all(trace, store, serve, on_call):
+    for found, fitted in serve_all(trace, store, serve, on_call):
         cached += found
         refused += not fitted
     seconds = time.perf_counter() - started
@@ -172,12 +172,13 @@ def simulate(
     )
 
 
-def _serve_all(
+def serve_all(
     trace: Trace,
     store: PrefixStore,
     serve: Callable[[PrefixStore, Call, Namespace, int], tuple[int, bool]],
     on_call: Callable[[int], None] | None,
 ) -> Iterable[tuple[int, bool]]:
+    """Let `serve` serve every call, and tell the store which branches are over; yield what `serve` returns."""
     calls = trace.calls
     namespaces: dict[str, Namespace] = {}
     sessions: dict[int, SessionBranches] = {}
@@ -206,7 +207,7 @@ def _serve_ids(store: PrefixStore, call: Call, namespace: Namespace, unit: int) 
     """Serve a call whose path is block ids; return the cached tokens and whether the call fits the capacity."""
     found = store.match(call.path, namespace)
     kept = call.path[: store.num_blocks]
-    seq = store.open(np.concatenate((kept, _END)), namespace)
+    seq = store.open(np.concatenate((kept, END)), namespace)
     if seq.length < len(kept):
         store.reserve(seq, len(kept) - seq.length)
         store.commit(seq, kept[seq.length :])

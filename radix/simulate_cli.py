@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from radix.simulate import Run
+    from radix.tiered.layout import Layout
+    from radix.tiered.run import TieredRun
     from radix.traces import Trace
 
 _TOKEN_BLOCK_SIZE = 16
@@ -61,6 +63,31 @@ def simulate(
         int | None,
         typer.Option(min=1, metavar="N", show_default=False, help="Run only the first N sessions (mooncake: calls)."),
     ] = None,
+    tiers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="device=SIZE,host=SIZE,disk=SIZE",
+            show_default=False,
+            help="Memories in bytes (80GiB), or as N@DTYPE, what N tokens of --model take: 1M@fp16. In place of "
+            "--capacity-tokens.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|FILE|JSON", show_default=False, help="With --tiers: whose KV it is; a config says enough."
+        ),
+    ] = None,
+    kv_dtype: Annotated[
+        str, typer.Option(metavar="NAME", help="With --tiers: precision of the KV in every tier, as in radix plan.")
+    ] = "fp16",
+    bandwidth: Annotated[
+        str,
+        typer.Option(metavar="host=SIZE,disk=SIZE", help="With --tiers: bytes a second to the device. Measure yours."),
+    ] = "host=25GB,disk=3GB",
+    prefill_rate: Annotated[
+        str, typer.Option(metavar="N", help="With --tiers: tokens a second a prompt is computed at. Measure yours.")
+    ] = "10k",
     json: Annotated[str | None, typer.Option(metavar="FILE", show_default=False, help=JSON_HELP)] = None,
 ) -> None:
     """Send a trace's calls through the prefix store and print the hit rate at each capacity.
@@ -76,20 +103,28 @@ def simulate(
         radix simulate traces.jsonl.gz --live 8,32 --capacity-tokens 1M,4M --policy all
 
         radix simulate calls.jsonl --block-size 64 --json -
+
+        radix simulate traces.jsonl.gz --live 32 --tiers device=1M@fp16,host=1M@fp16
+        --model ./Llama-3-8B --kv-dtype fp8_e4m3
     """
     from rich.console import Console
+
+    from radix.tiered.table import print_tiers
 
     check_json_target(json)
     capacities = _capacities(capacity_tokens)
     policies = _policies(policy)
     lives = _lives(live)
-    runs: list[Run] = []
+    layout = _layout(tiers, model, kv_dtype, bandwidth, prefill_rate)
+    if layout is not None and capacities != [None]:
+        raise typer.BadParameter("it stands in place of --capacity-tokens", param_hint="--tiers")
+    runs: list[Run | TieredRun] = []
     stopped = False
     console = Console()
     with _progress() as progress:
         try:
             for file in dict.fromkeys(traces):
-                for run in _run_trace(file, lives, capacities, policies, block_size, sessions, progress):
+                for run in _run_trace(file, lives, capacities, policies, block_size, sessions, layout, progress):
                     runs.append(run)
         except KeyboardInterrupt:
             stopped = True
@@ -97,7 +132,11 @@ def simulate(
         write_json(json, {"runs": [run.as_json() for run in runs]})
     if json != "-":
         for file in dict.fromkeys(traces):
-            _print_table(console, [run for run in runs if run.trace == str(file)])
+            own = [run for run in runs if run.trace == str(file)]
+            if layout is None:
+                _print_table(console, own)  # type: ignore[arg-type]
+            else:
+                print_tiers(console, own)  # type: ignore[arg-type]
     if stopped:
         typer.echo("stopped: the runs that were finished are shown", err=True)
         raise typer.Exit(130)
@@ -140,10 +179,12 @@ def _run_trace(
     policies: list[str],
     block_size: int | None,
     sessions: int | None,
+    layout: Layout | None,
     progress: Progress,
-) -> Iterator[Run]:
+) -> Iterator[Run | TieredRun]:
     from radix.simulate import ideal
     from radix.simulate import simulate as run
+    from radix.tiered.run import simulate_tiers
     from radix.traces import read_trace
 
     size = file.stat().st_size if file.is_file() else None
@@ -164,6 +205,19 @@ def _run_trace(
         order = trace if live is None else _interleaved(trace, live)
         best = ideal(order, blocks_of)
         name = "" if live is None else f"{live} live, "
+        if layout is not None:
+            for policy in policies:
+                task = progress.add_task(f"{name}tiers, {policy}", total=2 * len(trace.calls))
+                yield simulate_tiers(
+                    order,
+                    layout,
+                    best=best,
+                    block_size=blocks_of,
+                    policy=policy,
+                    live=live,
+                    on_call=lambda done, task=task: progress.update(task, completed=done),  # type: ignore[misc]
+                )
+            continue
         for capacity in capacities:
             for policy in policies:
                 task = progress.add_task(f"{name}{format_tokens(capacity)} tokens, {policy}", total=len(trace.calls))
@@ -176,6 +230,30 @@ def _run_trace(
                     live=live,
                     on_call=lambda done, task=task: progress.update(task, completed=done),  # type: ignore[misc]
                 )
+
+
+def _layout(tiers: str | None, model: str | None, dtype: str, bandwidth: str, prefill_rate: str) -> Layout | None:
+    from radix.model_shapes import model_shape
+    from radix.plan import dtype_named
+    from radix.sizes import parse_tokens
+    from radix.tiered.layout import Layout, parse_bandwidth, parse_tiers
+
+    if tiers is None:
+        return None
+    if model is None:
+        raise typer.BadParameter("--tiers needs it: a token's bytes follow from the model", param_hint="--model")
+    shape = model_shape(model)
+    option = "--tiers"
+    try:
+        sizes = parse_tiers(tiers, shape)
+        option = "--kv-dtype"
+        named = dtype_named(dtype)
+        option = "--bandwidth"
+        rates = parse_bandwidth(bandwidth, {"host": 25 * 10**9, "disk": 3 * 10**9})
+        option = "--prefill-rate"
+        return Layout(shape, named, sizes, rates, parse_tokens(prefill_rate))
+    except InvalidArgument as bad:
+        raise typer.BadParameter(str(bad), param_hint=option) from None
 
 
 def _interleaved(trace: Trace, live: int) -> Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from .conftest import RunningServer
 from .gateway_process import running_gateway
 
+# Its own list of prices: it would fetch one from the network when imported.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 litellm = pytest.importorskip("litellm", reason="make test-frameworks installs it")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.framework, pytest.mark.models]

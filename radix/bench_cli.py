@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from radix.cli_values import policies_named
 from radix.errors import InvalidArgument
 from radix.output import JSON_HELP, check_json_target, write_json
 from radix.sizes import parse_tokens
@@ -44,7 +45,7 @@ def bench(
 
     check_json_target(json)
     sizes = _leaves(leaves)
-    policies = _policies(policy)
+    policies = policies_named([policy])
     tokens = _tokens(tree_tokens, "--tree-tokens")
     console = Console(stderr=True)
     result: dict[str, Any] = {"machine": measure.machine()}
@@ -80,20 +81,6 @@ def _tokens(text: str, option: str) -> int:
         return parse_tokens(text)
     except InvalidArgument as bad:
         raise typer.BadParameter(str(bad), param_hint=option) from None
-
-
-def _policies(text: str) -> list[str]:
-    from radix.eviction import POLICIES, policy_named
-
-    names = [part.strip() for part in text.split(",")]
-    if "all" in names:
-        return list(POLICIES)
-    try:
-        for name in names:
-            policy_named(name)
-    except InvalidArgument as bad:
-        raise typer.BadParameter(str(bad), param_hint="--policy") from None
-    return list(dict.fromkeys(names))
 
 
 def _simulate(file: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from radix.cli_values import policies_named, print_trace
 from radix.errors import InvalidArgument
 from radix.output import JSON_HELP, check_json_target, write_json
 from radix.sizes import format_tokens, parse_capacity, short_count
@@ -113,7 +114,7 @@ def simulate(
 
     check_json_target(json)
     capacities = _capacities(capacity_tokens)
-    policies = _policies(policy)
+    policies = policies_named(policy)
     lives = _lives(live)
     layout = _layout(tiers, model, kv_dtype, bandwidth, prefill_rate)
     if layout is not None and capacities != [None]:
@@ -148,20 +149,6 @@ def _capacities(values: list[str]) -> list[int | None]:
         return list(dict.fromkeys(parse_capacity(part) for part in parts))
     except InvalidArgument as bad:
         raise typer.BadParameter(str(bad), param_hint="--capacity-tokens") from None
-
-
-def _policies(values: list[str]) -> list[str]:
-    from radix.eviction import POLICIES, policy_named
-
-    names = [part.strip() for value in values for part in value.split(",")]
-    if "all" in names:
-        return list(POLICIES)
-    try:
-        for name in names:
-            policy_named(name)
-    except InvalidArgument as bad:
-        raise typer.BadParameter(str(bad), param_hint="--policy") from None
-    return list(dict.fromkeys(names))
 
 
 def _lives(values: list[str]) -> list[int | None]:
@@ -290,11 +277,7 @@ def _print_table(console: Any, runs: list[Run]) -> None:
     if not runs:
         return
     first = runs[0]
-    console.print(
-        f"\n[bold]{Path(first.trace).name}[/bold] ({first.format}): {first.sessions:,} sessions, "
-        f"{first.calls:,} calls, {first.input_tokens:,} input tokens, blocks of {first.block_size}",
-        highlight=False,
-    )
+    print_trace(console, first)
     columns: dict[str, list[str]] = {}
     if first.live is not None:
         columns["live"] = [str(run.live) for run in runs]

@@ -14,9 +14,10 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from radixloop.addresses import is_loopback
 
 from radix.eviction import DEFAULT_POLICY, POLICIES
-from runtime.access.addresses import is_loopback, is_loopback_endpoint
+from runtime.access.addresses import is_loopback_endpoint
 from runtime.errors import InvalidRequest
 from runtime.kv.settings import KVSettings
 from runtime.scheduling_order import DEFAULT_HOLD_BACK_S, DEFAULT_ORDER, DEFAULT_PASSES, ORDERS

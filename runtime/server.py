@@ -11,8 +11,10 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from radixloop.addresses import is_loopback
+
 from radix.metadata_client import BadRedisUrl, connect
-from runtime.access.addresses import is_loopback, is_loopback_endpoint
+from runtime.access.addresses import is_loopback_endpoint
 from runtime.access.key_guard import KeyFile
 from runtime.access.server_tls import ServerTls
 from runtime.config import ServeConfig

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
+from radixloop.addresses import is_loopback
 
 from ..access import Access
 from .app import create_app
@@ -34,16 +34,6 @@ def check_listening(host: str, cert: Path | None, key: Path | None, *, keys: boo
         raise NotSafe(
             f"--host is {host!r}, where other machines may call: give --keys FILE, or --insecure to let everybody in"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def serve(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from radix.cli_values import print_trace
 from radix.sizes import format_bytes, format_tokens
 
 if TYPE_CHECKING:
@@ -21,11 +21,7 @@ def print_tiers(console: Console, runs: list[TieredRun]) -> None:
     if not runs:
         return
     first = runs[0]
-    console.print(
-        f"\n[bold]{Path(first.trace).name}[/bold] ({first.format}): {first.sessions:,} sessions, "
-        f"{first.calls:,} calls, {first.input_tokens:,} input tokens, blocks of {first.block_size}",
-        highlight=False,
-    )
+    print_trace(console, first)
     sizes = ", ".join(
         f"{name} {format_bytes(first.capacity_bytes[name])} = {format_tokens(tokens)} tokens"
         for name, tokens in first.capacity_tokens.items()

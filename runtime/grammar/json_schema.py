@@ -15,7 +15,17 @@ from urllib.parse import unquote
 from runtime.errors import InvalidRequest
 from runtime.grammar.schema_disjoint import disjoint
 from runtime.grammar.schema_merge import CannotMerge, merged
-from runtime.grammar.schema_parts import KEYWORDS_OF_TYPE, Schema, SchemaRefused, canonical, fits, kinds, known, matches
+from runtime.grammar.schema_parts import (
+    KEYWORDS_OF_TYPE,
+    Schema,
+    SchemaRefused,
+    canonical,
+    count_of,
+    fits,
+    kinds,
+    known,
+    matches,
+)
 from runtime.grammar.schema_strings import string_rules
 
 MAX_NODES = 20_000
@@ -220,7 +230,7 @@ class _Preparation:
             first, rest = rest, own.get("additionalItems", True)
         if not isinstance(first, list):
             raise SchemaRefused(f"{place}/prefixItems", first, "a list of schemas")
-        low, high = _count(own, "minItems", place), _count(own, "maxItems", place)
+        low, high = count_of(own, "minItems", place), count_of(own, "maxItems", place)
         if own.get("uniqueItems") and (high is None or high > 1):
             raise SchemaRefused(f"{place}/uniqueItems", True, "this keyword cannot be enforced")
         made: Schema = {"type": "array"}
@@ -277,7 +287,7 @@ class _Preparation:
             if "$ref" in names or "anyOf" in names:
                 raise SchemaRefused(f"{place}/propertyNames", "several schemas", "one that says it all")
             made["propertyNames"] = names
-        low, high = _count(own, "minProperties", place), _count(own, "maxProperties", place)
+        low, high = count_of(own, "minProperties", place), count_of(own, "maxProperties", place)
         free = (
             "patternProperties" in made
             or made.get("additionalProperties", False) is not False
@@ -321,12 +331,3 @@ def _whole(keyword: str, value: float, place: str) -> int:
         return int(value)
     # The next whole number inside the bound; an exclusive bound then lies outside by itself.
     return math.ceil(value) if keyword in ("minimum", "exclusiveMaximum") else math.floor(value)
-
-
-def _count(own: Schema, keyword: str, place: str) -> int | None:
-    value = own.get(keyword)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 0:
-        raise SchemaRefused(f"{place}/{keyword}", value, "must be a whole number from 0")
-    return int(value)

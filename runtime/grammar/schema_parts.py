@@ -122,3 +122,13 @@ def _whole_numbers(value: Any) -> Any:
     if isinstance(value, list):
         return [_whole_numbers(item) for item in value]
     return {name: _whole_numbers(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def count_of(schema: Schema, keyword: str, place: str) -> int | None:
+    """The length or number that a bound asks for; None without one. Raises SchemaRefused with `place` in it."""
+    value = schema.get(keyword)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value % 1 != 0 or value < 0:
+        raise SchemaRefused(f"{place}/{keyword}", value, "must be a whole number from 0")
+    return int(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from runtime.grammar.schema_parts import Schema, SchemaRefused
+from runtime.grammar.schema_parts import Schema, SchemaRefused, count_of
 
 MAX_PATTERN = 4096
 # Of the formats that the library knows, those whose texts validate; and stricter texts for the others of these.
@@ -36,7 +36,7 @@ _CLASS = re.compile(r"(?<!\\)((?:\\\\)*)\[(?:[^\]\\]|\\.)*\]")
 
 def string_rules(own: Schema, place: str) -> Schema:
     """`pattern`, `format`, `minLength` and `maxLength` of a string, as they are compiled. Raises SchemaRefused."""
-    low, high = _length(own, "minLength", place), _length(own, "maxLength", place)
+    low, high = count_of(own, "minLength", place), count_of(own, "maxLength", place)
     pattern, form = own.get("pattern"), own.get("format")
     if pattern is not None:
         return {"pattern": _guarded(_bounded(_checked(pattern, place), low, high, place), place)}
@@ -104,12 +104,3 @@ def _guarded(pattern: str, place: str) -> str:
             part = ")(?:|))"
         made.append(part)
     return "".join(made)
-
-
-def _length(own: Schema, keyword: str, place: str) -> int | None:
-    value = own.get(keyword)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 0:
-        raise SchemaRefused(f"{place}/{keyword}", value, "must be a whole number from 0")
-    return int(value)

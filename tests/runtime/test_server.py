@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from radixloop.addresses import is_loopback
 
 from runtime import pool_size, server
-from runtime.access.addresses import is_loopback
 from runtime.config import ServeConfig
 from runtime.loaded_model import LoadedModel, ModelInfo
 from runtime.ready_file import Ready, write_ready_file

@@ -19,6 +19,7 @@ def test_two_documents_of_each_schema_by_a_model_of_random_weights(server: Serve
 
 @pytest.mark.nightly
 @pytest.mark.models
+@pytest.mark.timeout(1800)
 def test_a_thousand_documents_by_smollm2(smollm2: LoadedModel) -> None:
     with serving(smollm2) as server:
         outcome = run(server, each=40)

@@ -130,7 +130,7 @@ def explanation_from_proto(answer: cache_pb2.ExplainResponse) -> Explanation:
     )
 
 
-def _divergence(told: cache_pb2.Divergence) -> Divergence:
+def _divergence(told: common_pb2.Divergence) -> Divergence:
     return Divergence(
         position=told.position,
         shared=told.shared,

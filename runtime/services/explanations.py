@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc.aio
 import numpy as np
-from radixloop.v1 import cache_pb2, cache_pb2_grpc
+from radixloop.v1 import cache_pb2, cache_pb2_grpc, common_pb2
 
 from radix import Span
 from runtime.access.caller import current_caller
@@ -79,12 +79,12 @@ class ExplanationCalls(cache_pb2_grpc.CacheServicer):
         )
         return job, prompt
 
-    async def _divergence(self, job: GenerateJob, prompt: EncodedPrompt | None, parted: Span) -> cache_pb2.Divergence:
+    async def _divergence(self, job: GenerateJob, prompt: EncodedPrompt | None, parted: Span) -> common_pb2.Divergence:
         at = parted.start
         sides = [job.tokens[max(0, at - _SHARED_TOKENS) : at], job.tokens[at : at + _SHOWN_TOKENS]]
         sides += [branch[:_SHOWN_TOKENS] for branch in parted.beside[:BRANCHES_TOLD]]
         before, ours, *stored = await self._shared.encoder.decode_heads(sides)
-        told = cache_pb2.Divergence(position=at, shared=before, prompt=ours, stored=stored)
+        told = common_pb2.Divergence(position=at, shared=before, prompt=ours, stored=stored)
         place = None if prompt is None else await self._shared.encoder.place(prompt, at)
         if place is not None:
             told.message_index = place.message

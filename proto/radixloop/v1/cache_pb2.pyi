@@ -183,29 +183,11 @@ class ExplainResponse(_message.Message):
     prompt_tokens: int
     cached_tokens: int
     verdict: _common_pb2.Verdict
-    divergence: Divergence
+    divergence: _common_pb2.Divergence
     prefill_s_per_token: float
     estimated_s: float
     eviction: str
-    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., verdict: _Optional[_Union[_common_pb2.Verdict, _Mapping]] = ..., divergence: _Optional[_Union[Divergence, _Mapping]] = ..., prefill_s_per_token: _Optional[float] = ..., estimated_s: _Optional[float] = ..., eviction: _Optional[str] = ...) -> None: ...
-
-class Divergence(_message.Message):
-    __slots__ = ("position", "shared", "prompt", "stored", "message_index", "role", "offset")
-    POSITION_FIELD_NUMBER: _ClassVar[int]
-    SHARED_FIELD_NUMBER: _ClassVar[int]
-    PROMPT_FIELD_NUMBER: _ClassVar[int]
-    STORED_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
-    ROLE_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    position: int
-    shared: str
-    prompt: str
-    stored: _containers.RepeatedScalarFieldContainer[str]
-    message_index: int
-    role: str
-    offset: int
-    def __init__(self, position: _Optional[int] = ..., shared: _Optional[str] = ..., prompt: _Optional[str] = ..., stored: _Optional[_Iterable[str]] = ..., message_index: _Optional[int] = ..., role: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., verdict: _Optional[_Union[_common_pb2.Verdict, _Mapping]] = ..., divergence: _Optional[_Union[_common_pb2.Divergence, _Mapping]] = ..., prefill_s_per_token: _Optional[float] = ..., estimated_s: _Optional[float] = ..., eviction: _Optional[str] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("prompt", "session_id", "namespace", "ttl_s", "priority", "label")

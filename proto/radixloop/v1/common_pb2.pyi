@@ -17,6 +17,14 @@ class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAUSE_OTHER_NAMESPACE: _ClassVar[Cause]
     CAUSE_DIVERGED: _ClassVar[Cause]
     CAUSE_NEVER_SEEN: _ClassVar[Cause]
+
+class DriftKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRIFT_KIND_UNSPECIFIED: _ClassVar[DriftKind]
+    DRIFT_KIND_DROPS_REASONING: _ClassVar[DriftKind]
+    DRIFT_KIND_REWRITES_HISTORY: _ClassVar[DriftKind]
+    DRIFT_KIND_READS_THE_CLOCK: _ClassVar[DriftKind]
+    DRIFT_KIND_REWRITES_CALLS: _ClassVar[DriftKind]
 CAUSE_UNSPECIFIED: Cause
 CAUSE_CACHED: Cause
 CAUSE_LAST_TOKEN: Cause
@@ -26,6 +34,11 @@ CAUSE_IN_FLIGHT: Cause
 CAUSE_OTHER_NAMESPACE: Cause
 CAUSE_DIVERGED: Cause
 CAUSE_NEVER_SEEN: Cause
+DRIFT_KIND_UNSPECIFIED: DriftKind
+DRIFT_KIND_DROPS_REASONING: DriftKind
+DRIFT_KIND_REWRITES_HISTORY: DriftKind
+DRIFT_KIND_READS_THE_CLOCK: DriftKind
+DRIFT_KIND_REWRITES_CALLS: DriftKind
 
 class TokenIds(_message.Message):
     __slots__ = ("ids", "le_int32")
@@ -130,3 +143,33 @@ class Verdict(_message.Message):
     SPANS_FIELD_NUMBER: _ClassVar[int]
     spans: _containers.RepeatedCompositeFieldContainer[VerdictSpan]
     def __init__(self, spans: _Optional[_Iterable[_Union[VerdictSpan, _Mapping]]] = ...) -> None: ...
+
+class TemplateDrift(_message.Message):
+    __slots__ = ("kind", "detail", "message_index")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    kind: DriftKind
+    detail: str
+    message_index: int
+    def __init__(self, kind: _Optional[_Union[DriftKind, str]] = ..., detail: _Optional[str] = ..., message_index: _Optional[int] = ...) -> None: ...
+
+class Divergence(_message.Message):
+    __slots__ = ("position", "shared", "prompt", "stored", "message_index", "role", "offset", "template")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    shared: str
+    prompt: str
+    stored: _containers.RepeatedScalarFieldContainer[str]
+    message_index: int
+    role: str
+    offset: int
+    template: TemplateDrift
+    def __init__(self, position: _Optional[int] = ..., shared: _Optional[str] = ..., prompt: _Optional[str] = ..., stored: _Optional[_Iterable[str]] = ..., message_index: _Optional[int] = ..., role: _Optional[str] = ..., offset: _Optional[int] = ..., template: _Optional[_Union[TemplateDrift, _Mapping]] = ...) -> None: ...

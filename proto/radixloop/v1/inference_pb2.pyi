@@ -89,7 +89,7 @@ class ChoiceList(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "prompt", "session_id", "namespace", "sampling", "bypass_cache", "return_prompt_ids", "public_tokens", "priority", "conversation", "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag", "tool_choice", "parallel_tool_calls", "conversation_ends")
+    __slots__ = ("request_id", "prompt", "session_id", "namespace", "sampling", "bypass_cache", "return_prompt_ids", "public_tokens", "priority", "conversation", "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag", "tool_choice", "parallel_tool_calls", "conversation_ends", "explain")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class GenerateRequest(_message.Message):
     TOOL_CHOICE_FIELD_NUMBER: _ClassVar[int]
     PARALLEL_TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     CONVERSATION_ENDS_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: _common_pb2.Prompt
     session_id: str
@@ -128,7 +129,8 @@ class GenerateRequest(_message.Message):
     tool_choice: ToolChoice
     parallel_tool_calls: bool
     conversation_ends: bool
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Union[_common_pb2.Prompt, _Mapping]] = ..., session_id: _Optional[str] = ..., namespace: _Optional[_Union[_common_pb2.Namespace, _Mapping]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., bypass_cache: bool = ..., return_prompt_ids: bool = ..., public_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., conversation: _Optional[str] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., choice: _Optional[_Union[ChoiceList, _Mapping]] = ..., structural_tag: _Optional[str] = ..., tool_choice: _Optional[_Union[ToolChoice, _Mapping]] = ..., parallel_tool_calls: bool = ..., conversation_ends: bool = ...) -> None: ...
+    explain: bool
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Union[_common_pb2.Prompt, _Mapping]] = ..., session_id: _Optional[str] = ..., namespace: _Optional[_Union[_common_pb2.Namespace, _Mapping]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., bypass_cache: bool = ..., return_prompt_ids: bool = ..., public_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., conversation: _Optional[str] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., choice: _Optional[_Union[ChoiceList, _Mapping]] = ..., structural_tag: _Optional[str] = ..., tool_choice: _Optional[_Union[ToolChoice, _Mapping]] = ..., parallel_tool_calls: bool = ..., conversation_ends: bool = ..., explain: bool = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "delta", "finished")
@@ -141,16 +143,18 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("request_id", "usage", "prompt_ids", "verdict")
+    __slots__ = ("request_id", "usage", "prompt_ids", "verdict", "divergence")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     usage: _common_pb2.Usage
     prompt_ids: _common_pb2.TokenIds
     verdict: _common_pb2.Verdict
-    def __init__(self, request_id: _Optional[str] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., prompt_ids: _Optional[_Union[_common_pb2.TokenIds, _Mapping]] = ..., verdict: _Optional[_Union[_common_pb2.Verdict, _Mapping]] = ...) -> None: ...
+    divergence: _common_pb2.Divergence
+    def __init__(self, request_id: _Optional[str] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., prompt_ids: _Optional[_Union[_common_pb2.TokenIds, _Mapping]] = ..., verdict: _Optional[_Union[_common_pb2.Verdict, _Mapping]] = ..., divergence: _Optional[_Union[_common_pb2.Divergence, _Mapping]] = ...) -> None: ...
 
 class TokenLogprob(_message.Message):
     __slots__ = ("token_id", "logprob")
@@ -233,12 +237,18 @@ class Finished(_message.Message):
     def __init__(self, usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., session_tokens: _Optional[int] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
-    __slots__ = ("prompt", "add_special_tokens")
+    __slots__ = ("prompt", "add_special_tokens", "namespace", "public_tokens", "plain")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
     prompt: _common_pb2.Prompt
     add_special_tokens: bool
-    def __init__(self, prompt: _Optional[_Union[_common_pb2.Prompt, _Mapping]] = ..., add_special_tokens: bool = ...) -> None: ...
+    namespace: _common_pb2.Namespace
+    public_tokens: int
+    plain: bool
+    def __init__(self, prompt: _Optional[_Union[_common_pb2.Prompt, _Mapping]] = ..., add_special_tokens: bool = ..., namespace: _Optional[_Union[_common_pb2.Namespace, _Mapping]] = ..., public_tokens: _Optional[int] = ..., plain: bool = ...) -> None: ...
 
 class TokenizeResponse(_message.Message):
     __slots__ = ("token_ids", "count", "rendered")
@@ -269,7 +279,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelInfoResponse(_message.Message):
-    __slots__ = ("model", "architecture", "context_length", "vocab_size", "kv_dtype", "device", "block_size", "num_blocks", "kv_bytes_per_token", "eos_token_ids", "has_chat_template", "fingerprint", "attention_backend", "runtime_id", "incarnation", "version", "forward", "plain_kv_bytes_per_token")
+    __slots__ = ("model", "architecture", "context_length", "vocab_size", "kv_dtype", "device", "block_size", "num_blocks", "kv_bytes_per_token", "eos_token_ids", "has_chat_template", "fingerprint", "attention_backend", "runtime_id", "incarnation", "version", "forward", "plain_kv_bytes_per_token", "template_drifts")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +298,7 @@ class GetModelInfoResponse(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORWARD_FIELD_NUMBER: _ClassVar[int]
     PLAIN_KV_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_DRIFTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     architecture: str
     context_length: int
@@ -306,4 +317,5 @@ class GetModelInfoResponse(_message.Message):
     version: str
     forward: str
     plain_kv_bytes_per_token: int
-    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: bool = ..., fingerprint: _Optional[str] = ..., attention_backend: _Optional[str] = ..., runtime_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., version: _Optional[str] = ..., forward: _Optional[str] = ..., plain_kv_bytes_per_token: _Optional[int] = ...) -> None: ...
+    template_drifts: _containers.RepeatedCompositeFieldContainer[_common_pb2.TemplateDrift]
+    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: bool = ..., fingerprint: _Optional[str] = ..., attention_backend: _Optional[str] = ..., runtime_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., version: _Optional[str] = ..., forward: _Optional[str] = ..., plain_kv_bytes_per_token: _Optional[int] = ..., template_drifts: _Optional[_Iterable[_Union[_common_pb2.TemplateDrift, _Mapping]]] = ...) -> None: ...

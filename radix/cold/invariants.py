@@ -23,8 +23,7 @@ def check_cold(index: ColdIndex, dying: list[Entry] | None = None) -> None:
         twice = [slot for slot, n in slots.items() if n > 1 or slot >= tier.capacity]
         if twice:
             raise AssertionError(f"{tier.name}: slot {twice[0]} belongs to {slots[twice[0]]} entries")
-        if tier.used != len(holders) or not 0 <= tier.used <= tier.capacity:
-            raise AssertionError(f"{tier.name}: {tier.used} of {tier.capacity} slots used, {len(holders)} found")
+        tier.check(slots)
         if Counter(entry.scope for entry in holders) != tier.by_scope:
             raise AssertionError(f"{tier.name}: slots by namespace are {tier.by_scope}")
         queued = [*tier.primary, *tier.spare]

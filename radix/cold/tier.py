@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Collection
 
 from radix.cold.entry import Entry
 from radix.errors import InvalidArgument
@@ -40,6 +41,10 @@ class ColdTier:
         self.limits: dict[bytes, int] = {}
         # Entries that went and are nowhere else.
         self.lost = 0
+        # It failed for good.
+        self.retired = False
+        # Slots that were written after what they hold was flushed.
+        self.stale: list[int] = []
 
     @property
     def free(self) -> int:
@@ -108,3 +113,13 @@ class ColdTier:
             order = self.spare if entry in self.spare else self.primary
             order.move_to_end(entry)
         return found
+
+    def check(self, held: Collection[int]) -> None:
+        """Raise AssertionError unless every slot is either free or one of `held`."""
+        free = {*self._free, *range(self._fresh, self.capacity)}
+        if len(free) != len(self._free) + self.capacity - self._fresh or not free.isdisjoint(held):
+            raise AssertionError(f"{self.name}: a slot is free twice, or free and held")
+        if len(free) + len(held) != self.capacity or self.used != len(held):
+            raise AssertionError(
+                f"{self.name}: {len(free)} free + {len(held)} held != {self.capacity}, {self.used} used"
+            )

@@ -52,6 +52,7 @@ class GenerateOptions(TypedDict, total=False):
     bypass_cache: bool
     return_prompt_ids: bool
     public_tokens: int
+    verdict_within_namespace: bool
     priority: int
     conversation: str
     conversation_ends: bool
@@ -66,6 +67,7 @@ _REQUEST_FIELDS = _CONSTRAINTS | {
     "bypass_cache",
     "return_prompt_ids",
     "public_tokens",
+    "verdict_within_namespace",
     "priority",
     "conversation",
     "conversation_ends",

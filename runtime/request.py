@@ -38,6 +38,7 @@ class GenerateJob:
             None makes the call a program of its own, which attained what is cached of its prompt when it comes.
         ends_program: no further call of that program is expected.
         grammar: what the text of each choice must be; None leaves it to the model.
+        verdict_within_namespace: the verdict knows of no other namespace.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class GenerateJob:
     program: Hashable | None = None
     ends_program: bool = False
     grammar: JobGrammar | None = None
+    verdict_within_namespace: bool = False
 
 
 class Request:

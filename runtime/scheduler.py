@@ -351,7 +351,7 @@ class Scheduler:
             job.namespace,
             public_tokens=job.public_tokens,
             in_flight=self._farthest_prefill(job.tokens, job, besides)[1],
-            across=self._explain_across,
+            across=self._explain_across and not job.verdict_within_namespace,
         )
         return verdict if self._tiers is None or besides is not None else self._tiers.amend(verdict, job)
 

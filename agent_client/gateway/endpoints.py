@@ -105,6 +105,8 @@ class Endpoints:
             options["conversation_ends"] = caller.final
         if caller.salt is not None:
             options["salt"] = caller.salt
+        if caller.confined:
+            options["verdict_within_namespace"] = True
         if wishes.any:
             options["return_prompt_ids"] = True
         send = prompts_with(prompts, options)

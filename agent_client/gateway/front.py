@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from radixloop.tenants import OPERATOR
+
 from ..prompts import Prompt
 from .answering import Answer, Writer
 from .cache_control import keep_all
@@ -25,18 +27,21 @@ class Caller:
         place: what decides which runtime it goes to; the same for calls that should meet at one.
         conversation: its name at the runtime; None where the client names none.
         final: whether it is the conversation's last call.
+        confined: whether it may not learn what other namespaces hold.
     """
 
     salt: str | None
     place: str
     conversation: str | None
     final: bool
+    confined: bool
 
 
 def caller_of(tenant: str | None, salt: str | None, loop: Loop, prompts: Sequence[Prompt]) -> Caller:
     """Who asks for these prompts. Several together are no turn of a conversation."""
     conversation = loop.conversation(prompts[0]) if len(prompts) == 1 else None
-    return Caller(salt, loop.place(tenant, prompts[0]), conversation, loop.final)
+    confined = tenant is not None and tenant != OPERATOR
+    return Caller(salt, loop.place(tenant, prompts[0]), conversation, loop.final, confined)
 
 
 class Front:

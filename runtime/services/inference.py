@@ -19,11 +19,12 @@ from runtime.convert_retention import conversation_ends, conversation_name, prio
 from runtime.errors import InvalidRequest
 from runtime.events import DeltaEvent, FailedEvent, FinishedEvent, StartedEvent
 from runtime.keeping import conversation_holder, session_holder
-from runtime.prompts import EncodedPrompt
+from runtime.prompts import EncodedPrompt, KnownTexts
 from runtime.replies import ReplyWriter, token_ids
 from runtime.request import GenerateJob
 from runtime.sampling_params import SamplingParams
 from runtime.service_context import ServiceContext
+from runtime.services.divergence import divergence, drift_message
 from runtime.sessions import Session
 from runtime.status import answering
 from runtime.stream_buffer import StreamBuffer
@@ -46,7 +47,11 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         async with answering(context, "Inference.Tokenize"):
             encoder = self._shared.encoder
             special = request.add_special_tokens if request.HasField("add_special_tokens") else True
-            encoded = await encoder.encode(request.prompt, add_special_tokens=special)
+            namespace = namespace_of(request.namespace, self._shared.info.fingerprint)
+            known = KnownTexts(namespace, public_tokens(request), only_look=True)
+            encoded = await encoder.encode(
+                request.prompt, add_special_tokens=special, known=None if request.plain else known
+            )
             rendered = await encoder.render(request.prompt)
             return inference_pb2.TokenizeResponse(
                 token_ids=token_ids(encoded.tokens), count=len(encoded.tokens), rendered=rendered
@@ -82,6 +87,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             runtime_id=shared.runtime_id,
             incarnation=shared.incarnation,
             version=installed_version("radixloop"),
+            template_drifts=[drift_message(drift) for drift in shared.encoder.drifts],
         )
 
     async def _generate(self, request: inference_pb2.GenerateRequest, context: Call, held: ExitStack) -> None:
@@ -96,11 +102,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             namespace = session.namespace
         else:
             namespace = namespace_of(request.namespace, info.fingerprint)
-            prompt = await self._shared.encoder.encode(
-                request.prompt,
-                namespace=None if request.bypass_cache else namespace,
-                plain_tokens=public_tokens(request),
-            )
+            known = None if request.bypass_cache else KnownTexts(namespace, public_tokens(request))
+            prompt = await self._shared.encoder.encode(request.prompt, known=known)
             tokens = prompt.tokens
         holder = _holder(session, namespace, conversation)
         rules = await self._shared.grammars.rules(request, prompt.chat, sampling)
@@ -116,6 +119,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             program=holder if session is None else session.family,
             ends_program=ends,
             grammar=rules.grammar,
+            verdict_within_namespace=request.verdict_within_namespace,
         )
         buffer = StreamBuffer(self._shared.wakeups)
         handle = self._shared.engine.submit(job, buffer.push)
@@ -156,7 +160,14 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 if isinstance(event, StartedEvent) and end_hold is not None:
                     # The request holds its prefix itself from now on.
                     end_hold()
-                await context.write(writer.started(event) if isinstance(event, StartedEvent) else writer.delta(event))
+                if isinstance(event, StartedEvent):
+                    parted = None
+                    if request.explain:
+                        told = prompt if session is None else None
+                        parted = await divergence(self._shared.encoder, tokens, told, event.verdict)
+                    await context.write(writer.started(event, parted))
+                else:
+                    await context.write(writer.delta(event))
 
     def _enter_session(
         self, request: inference_pb2.GenerateRequest, sampling: SamplingParams, held: ExitStack

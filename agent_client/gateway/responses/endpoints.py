@@ -50,6 +50,8 @@ class ResponsesEndpoints:
         if previous is not None:
             caller = replace(caller, place=previous.loop)
         wishes = front.wishes_of(caller, asked)
+        if caller.confined:
+            options["verdict_within_namespace"] = True
         if wishes.any:
             options["return_prompt_ids"] = True
         request_id = uuid.uuid4().hex

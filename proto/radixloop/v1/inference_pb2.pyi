@@ -89,7 +89,7 @@ class ChoiceList(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "prompt", "session_id", "namespace", "sampling", "bypass_cache", "return_prompt_ids", "public_tokens", "priority", "conversation", "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag", "tool_choice", "parallel_tool_calls", "conversation_ends", "explain")
+    __slots__ = ("request_id", "prompt", "session_id", "namespace", "sampling", "bypass_cache", "return_prompt_ids", "public_tokens", "priority", "conversation", "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag", "tool_choice", "parallel_tool_calls", "conversation_ends", "explain", "verdict_within_namespace")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class GenerateRequest(_message.Message):
     PARALLEL_TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     CONVERSATION_ENDS_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_WITHIN_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: _common_pb2.Prompt
     session_id: str
@@ -130,7 +131,8 @@ class GenerateRequest(_message.Message):
     parallel_tool_calls: bool
     conversation_ends: bool
     explain: bool
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Union[_common_pb2.Prompt, _Mapping]] = ..., session_id: _Optional[str] = ..., namespace: _Optional[_Union[_common_pb2.Namespace, _Mapping]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., bypass_cache: bool = ..., return_prompt_ids: bool = ..., public_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., conversation: _Optional[str] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., choice: _Optional[_Union[ChoiceList, _Mapping]] = ..., structural_tag: _Optional[str] = ..., tool_choice: _Optional[_Union[ToolChoice, _Mapping]] = ..., parallel_tool_calls: bool = ..., conversation_ends: bool = ..., explain: bool = ...) -> None: ...
+    verdict_within_namespace: bool
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Union[_common_pb2.Prompt, _Mapping]] = ..., session_id: _Optional[str] = ..., namespace: _Optional[_Union[_common_pb2.Namespace, _Mapping]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., bypass_cache: bool = ..., return_prompt_ids: bool = ..., public_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., conversation: _Optional[str] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., choice: _Optional[_Union[ChoiceList, _Mapping]] = ..., structural_tag: _Optional[str] = ..., tool_choice: _Optional[_Union[ToolChoice, _Mapping]] = ..., parallel_tool_calls: bool = ..., conversation_ends: bool = ..., explain: bool = ..., verdict_within_namespace: bool = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "delta", "finished")

@@ -42,6 +42,8 @@ class ChatRenderer:
         self._max_chars = max_chars
         self._abilities: TemplateAbilities | None = None
         self._tool_format: ToolFormat | None = None
+        # The same always: transformers keeps compiled templates by their text.
+        self._clock_mark = f"time{secrets.token_hex(12)}"
         taken = set(inspect.signature(tokenizer.apply_chat_template).parameters) - {"documents", "kwargs"}
         self._reserved_kwargs = frozenset(taken | {"self", "messages", "conversations"})
 
@@ -95,10 +97,23 @@ class ChatRenderer:
         offered = self._check_rest(chars, tools, template_kwargs)
         return self._write(checked, offered, template_kwargs or {}, add_generation_prompt)
 
-    @property
-    def reads_the_clock(self) -> bool:
-        """Whether the template asks for the time, by the function that transformers gives to templates."""
-        return "strftime_now" in str(self._tokenizer.chat_template or "")
+    def render_timeless(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+    ) -> list[str]:
+        """As `render`, split where the template writes the time: one piece where it writes none."""
+        self._require_template()
+        checked, chars = check_messages(messages)
+        offered = self._check_rest(chars, tools, template_kwargs)
+        checked, offered = adapt(checked, offered, self.abilities)
+        template = self._tokenizer.get_chat_template(None, offered or None)
+        # The name is transformers'. A macro hides what a template's environment calls by that name, and the newline
+        # behind it is no part of the text.
+        clock = f"{{% macro strftime_now(format) %}}{self._clock_mark}{{% endmacro %}}\n"
+        kwargs = {**(template_kwargs or {}), "chat_template": clock + template}
+        return self._apply(checked, offered, kwargs, True).split(self._clock_mark)
 
     def encode(
         self,

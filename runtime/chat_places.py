@@ -94,4 +94,7 @@ def char_offset(tokenizer: Any, text: str, tokens: Tokens, position: int) -> int
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         if list(encoded["input_ids"]) == tokens.tolist():
             return int(encoded["offset_mapping"][position][0])
-    return len(tokenizer.decode(tokens[:position], clean_up_tokenization_spaces=False))
+    before = str(tokenizer.decode(tokens[:position], clean_up_tokenization_spaces=False))
+    # Where the token before ends inside a character, this one is of that character.
+    whole = before.rstrip("\ufffd")
+    return len(before) if text.startswith(before) else len(whole)

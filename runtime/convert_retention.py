@@ -14,7 +14,9 @@ DEFAULT_LEASE_PRIORITY = 50
 MAX_PRIORITY = 100
 
 
-def public_tokens(request: inference_pb2.GenerateRequest | cache_pb2.ExplainRequest) -> int:
+def public_tokens(
+    request: inference_pb2.GenerateRequest | inference_pb2.TokenizeRequest | cache_pb2.ExplainRequest,
+) -> int:
     """How many leading tokens every salt may share; 0 when unset. Raises NotForTenants."""
     if not request.HasField("public_tokens"):
         return 0

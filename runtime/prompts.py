@@ -15,10 +15,11 @@ from radix import Namespace
 from runtime.chat import ChatRenderer
 from runtime.chat_places import Place, char_offset, place_in_chat
 from runtime.convert import ChatInput, Tokens, chat_input, token_array
-from runtime.errors import InvalidRequest
+from runtime.errors import InvalidRequest, TemplateRefused
 from runtime.histories.boundaries import NO_BOUNDARIES, find_boundaries
-from runtime.histories.drift import find_drifts, sample_chats
+from runtime.histories.drift import TemplateDrift, find_drifts, sample_chats
 from runtime.histories.encoder import Begun, HistoryBooks, HistoryEncoder, added_in_front
+from runtime.histories.parting import PartedChat
 from runtime.histories.text_memory import TextMemory
 from runtime.loaded_model import ModelInfo
 from runtime.sessions import Session, SessionRefusesPrompt
@@ -30,6 +31,25 @@ T = TypeVar("T")
 TEXT_BYTES_PER_TOKEN = 32
 WORKERS = 2
 
+# As many tokens of each side as the store remembers of a branch, and twice that before them.
+_SHOWN_TOKENS = 16
+_SHARED_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class KnownTexts:
+    """What of the known texts a prompt may begin with.
+
+    Attributes:
+        namespace: what other namespaces sent and got is not known.
+        plain_tokens: so many leading ids are those that tokenising the text gives, whatever is known.
+        only_look: neither remember the prompt nor count it as a use of what it begins with.
+    """
+
+    namespace: Namespace
+    plain_tokens: int = 0
+    only_look: bool = False
+
 
 @dataclass(frozen=True)
 class EncodedPrompt:
@@ -38,6 +58,24 @@ class EncodedPrompt:
     tokens: Tokens
     chat: ChatInput | None = None
     begun: Begun | None = None
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where a prompt parts from what is stored.
+
+    Attributes:
+        shared: the end of what both have, decoded.
+        prompt, stored: how each goes on; of what is stored, a few branches.
+        place: in the prompt's chat; None for other forms and in the template's head.
+        drift: what the chat template has to do with it, if anything.
+    """
+
+    shared: str
+    prompt: str
+    stored: list[str]
+    place: Place | None = None
+    drift: TemplateDrift | None = None
 
 
 class PromptEncoder:
@@ -98,25 +136,23 @@ class PromptEncoder:
         prompt: common_pb2.Prompt,
         *,
         add_special_tokens: bool = True,
-        namespace: Namespace | None = None,
-        plain_tokens: int = 0,
+        known: KnownTexts | None = None,
     ) -> EncodedPrompt:
         """Token ids of a prompt that starts anew. Raises InvalidRequest or TemplateRefused.
 
         Args:
-            namespace: where histories are known: a text that begins with one takes its ids. None knows none.
-            plain_tokens: so many leading ids are those that tokenising the text gives, whatever is known.
+            known: where histories are known: a text that begins with one takes its ids. None knows none.
         """
         form = _form(prompt)
         if form == "token_ids":
             return EncodedPrompt(self._token_ids(prompt.token_ids))
         if form == "text":
-            return await self._encode_text(prompt.text, add_special_tokens, namespace, plain_tokens)
+            return await self._encode_text(prompt.text, add_special_tokens, known)
         chat = self._chat(prompt.chat)
 
         def work() -> tuple[Sequence[int] | Tokens, Begun | None]:
             text = self._renderer.render(chat.messages, chat.tools, chat.template_kwargs)
-            return self._ids_of(text, False, namespace, plain_tokens)
+            return self._ids_of(text, False, known)
 
         tokens, begun = await self._off_loop(work, "prompt.chat")
         return EncodedPrompt(_some(tokens, "prompt.chat"), chat, begun)
@@ -157,18 +193,40 @@ class PromptEncoder:
             lambda: self._renderer.render(chat.messages, chat.tools, chat.template_kwargs), "prompt.chat"
         )
 
-    async def place(self, prompt: EncodedPrompt, position: int) -> Place | None:
-        """Where in the prompt's chat token `position` stands; None for other forms and in the template's head."""
-        chat = prompt.chat
-        if chat is None:
-            return None
+    async def parting(
+        self, prompt: EncodedPrompt | None, tokens: Tokens, at: int, branches: Sequence[Tokens]
+    ) -> Parting:
+        """Where a prompt parts from what is stored.
 
-        def find() -> Place | None:
+        Args:
+            prompt: None where the tokens are not those of one prompt.
+            tokens: the whole prompt's.
+            at: position of the first token that differs.
+            branches: the first tokens of what is stored there.
+        """
+
+        def find() -> Parting:
+            before = tokens[max(0, at - _SHARED_TOKENS) : at]
+            shared, ours, *stored = [
+                self.decode_head(head) for head in (before, tokens[at : at + _SHOWN_TOKENS], *branches)
+            ]
+            chat = None if prompt is None else prompt.chat
+            if chat is None:
+                return Parting(shared, ours, stored)
+
             def render(messages: list[dict[str, Any]]) -> str:
                 return self._renderer.render(messages, chat.tools, chat.template_kwargs)
 
             text = render(chat.messages)
-            return place_in_chat(chat, render, text, char_offset(self._tokenizer, text, prompt.tokens, position))
+            offset = char_offset(self._tokenizer, text, tokens, at)
+            joined = [self.decode_head(np.concatenate([before, branch])) for branch in branches]
+            try:
+                place = place_in_chat(chat, render, text, offset)
+                parted = PartedChat(self._renderer, chat, text, offset, shared, joined)
+                return Parting(shared, ours, stored, place, parted.cause())
+            except TemplateRefused:
+                # It took the chat, and not one that is like it.
+                return Parting(shared, ours, stored)
 
         return await self._off_loop(find, "prompt.chat")
 
@@ -202,26 +260,27 @@ class PromptEncoder:
         return token_array("prompt.token_ids", ids, self._info.vocab_size)
 
     def _ids_of(
-        self, text: str, add_special_tokens: bool, namespace: Namespace | None, plain_tokens: int
+        self, text: str, add_special_tokens: bool, known: KnownTexts | None
     ) -> tuple[Sequence[int] | Tokens, Begun | None]:
         def tokenise(whole: str) -> list[int]:
             return list(self._tokenizer(whole, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
 
-        if self._histories is None or namespace is None:
+        if self._histories is None or known is None:
             return tokenise(text), None
+        if known.only_look:
+            ids = self._histories.look_up(
+                known.namespace, text, tokenise, special_added=add_special_tokens, plain_tokens=known.plain_tokens
+            )
+            return ids, None
         return self._histories.encode(
-            namespace, text, tokenise, special_added=add_special_tokens, plain_tokens=plain_tokens
+            known.namespace, text, tokenise, special_added=add_special_tokens, plain_tokens=known.plain_tokens
         )
 
-    async def _encode_text(
-        self, text: str, add_special_tokens: bool, namespace: Namespace | None, plain_tokens: int
-    ) -> EncodedPrompt:
+    async def _encode_text(self, text: str, add_special_tokens: bool, known: KnownTexts | None) -> EncodedPrompt:
         size = len(text.encode())
         if size > self.max_text_bytes:
             raise InvalidRequest("prompt.text", f"{size} bytes", self._text_limit())
-        tokens, begun = await self._off_loop(
-            lambda: self._ids_of(text, add_special_tokens, namespace, plain_tokens), "prompt.text"
-        )
+        tokens, begun = await self._off_loop(lambda: self._ids_of(text, add_special_tokens, known), "prompt.text")
         return EncodedPrompt(_some(tokens, "prompt.text"), begun=begun)
 
     def _chat(self, chat: common_pb2.Chat) -> ChatInput:

@@ -42,8 +42,10 @@ class ReplyWriter:
         self._readers: dict[int, CallReader] = {}
         self._texts: dict[int, list[str]] = {}
 
-    def started(self, event: StartedEvent) -> inference_pb2.GenerateResponse:
-        """The first message of the stream."""
+    def started(
+        self, event: StartedEvent, parted: common_pb2.Divergence | None = None
+    ) -> inference_pb2.GenerateResponse:
+        """The first message of the stream; `parted` where its prompt parted from what is stored, if that was asked."""
         prompt_ids = token_ids(self._prompt) if self._return_prompt_ids else None
         return inference_pb2.GenerateResponse(
             started=inference_pb2.Started(
@@ -51,6 +53,7 @@ class ReplyWriter:
                 usage=usage_message(event.usage),
                 prompt_ids=prompt_ids,
                 verdict=None if event.verdict is None else verdict_message(event.verdict, time.monotonic()),
+                divergence=parted,
             )
         )
 

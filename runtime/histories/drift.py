@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from runtime.chat import ChatRenderer
@@ -13,6 +14,8 @@ from runtime.errors import TemplateRefused
 DROPS_REASONING = "drops_reasoning"
 REWRITES_HISTORY = "rewrites_history"
 READS_THE_CLOCK = "reads_the_clock"
+# Not found at the start: it takes a call that the model wrote.
+REWRITES_CALLS = "rewrites_calls"
 
 _TOOL = {
     "type": "function",
@@ -34,8 +37,8 @@ class TemplateDrift:
 
     Attributes:
         kind: one of the constants above.
-        detail: what the template does and what it costs, in words.
-        message: index of the message where a turn parts from the one before it in a short chat; None before any.
+        detail: what the template does and what it costs, in words that go on from "the chat template".
+        message: index of the message where a turn parts from the one before it; None before any.
     """
 
     kind: str
@@ -116,10 +119,13 @@ def _drift(where: str, reasoning: str, message: int | None, *, whole: bool) -> T
 
 def _clock(renderer: ChatRenderer) -> TemplateDrift | None:
     """Whether prompts change by themselves."""
-    if not renderer.reads_the_clock:
-        return None
-    detail = "writes the date into prompts: with the day every prompt changes, and what is cached misses"
-    return TemplateDrift(READS_THE_CLOCK, detail, None)
+    messages, _ = _turns("", tools=False, system=renderer.abilities.system_role)[0]
+    for offered in (None, [_TOOL]):
+        with suppress(TemplateRefused):
+            if len(renderer.render_timeless(messages, offered)) > 1:
+                detail = "writes the date into prompts: whenever it changes, what is cached misses from there on"
+                return TemplateDrift(READS_THE_CLOCK, detail, None)
+    return None
 
 
 def _user(text: str) -> Message:

@@ -78,24 +78,18 @@ class HistoryEncoder:
         special_added: bool,
         plain_tokens: int = 0,
     ) -> tuple[Ids, Begun | None]:
-        """int32 ids of a prompt's text, and what to give to `learn`.
+        """int32 ids of a prompt's text, and what to give to `learn`. The prompt is remembered.
 
         Args:
             tokenise: ids of the whole text, as without a memory.
             special_added: it adds special tokens.
             plain_tokens: so many leading ids must be what `tokenise` gives.
         """
-        if not text or (special_added and self._added is None):
+        if self._unfit(text, special_added):
             return np.array(tokenise(text), np.int32), None
         cuts = self._boundaries.cuts(text)
         known = self._memory.find((namespace, special_added), text, cuts, plain_tokens)
-        rest = text[known.chars :]
-        if not known.chars:
-            fresh = np.array(tokenise(text), np.int32)
-        elif rest:
-            fresh = np.array(continuation_ids(self._tokenizer, rest), np.int32)
-        else:
-            fresh = np.empty(0, np.int32)
+        fresh = self._fresh(text, known.chars, tokenise)
         ids = np.concatenate([*known.ids, fresh])
         with self._lock:
             self._remembered += len(ids) - len(fresh)
@@ -108,6 +102,23 @@ class HistoryEncoder:
         may_go_on = special_added or not self._boundaries.closes_replies
         return ids, Begun(*left, tuple(ids[-_CONTEXT_TOKENS:].tolist()), may_go_on)
 
+    def look_up(
+        self,
+        namespace: Hashable,
+        text: str,
+        tokenise: Callable[[str], Sequence[int]],
+        *,
+        special_added: bool,
+        plain_tokens: int = 0,
+    ) -> Ids:
+        """The ids that `encode` would give now. Nothing is remembered, counted or used by it."""
+        if self._unfit(text, special_added):
+            return np.array(tokenise(text), np.int32)
+        known = self._memory.peek((namespace, special_added), text, self._boundaries.cuts(text), plain_tokens)
+        if known is None:
+            return np.array(tokenise(text), np.int32)
+        return np.concatenate([*known.ids, self._fresh(text, known.chars, tokenise)])
+
     def learn(self, begun: Begun, output: Sequence[int], said: str) -> None:
         """Remember a reply, if its ids stand for its text.
 
@@ -115,13 +126,33 @@ class HistoryEncoder:
             output: the ids that the model chose, an end token included.
             said: the text that the caller got.
         """
-        reply = self._ids_of(begun, output, said) if said else None
+        kept = bool(said) and self._keep(begun, output, said)
         with self._lock:
-            self._kept += reply is not None
-            self._not_kept += reply is None
-        if reply is not None:
-            piece = begun.text + said, np.concatenate([begun.ids, np.array(reply, np.int32)])
-            self._memory.add(begun.at, [piece], generated=True, may_end=begun.may_go_on)
+            self._kept += kept
+            self._not_kept += not kept
+        stripped = said.rstrip()
+        if kept and stripped and stripped != said:
+            # Clients and templates cut the white space off that a reply ends with.
+            self._keep(begun, output, stripped)
+
+    def _keep(self, begun: Begun, output: Sequence[int], said: str) -> bool:
+        reply = self._ids_of(begun, output, said)
+        if reply is None:
+            return False
+        piece = begun.text + said, np.concatenate([begun.ids, np.array(reply, np.int32)])
+        self._memory.add(begun.at, [piece], generated=True, may_end=begun.may_go_on)
+        return True
+
+    def _unfit(self, text: str, special_added: bool) -> bool:
+        """Whether nothing could be known of a text, nor go on behind it."""
+        return not text or (special_added and self._added is None)
+
+    def _fresh(self, text: str, known_chars: int, tokenise: Callable[[str], Sequence[int]]) -> Ids:
+        """The ids of what is not known."""
+        if not known_chars:
+            return np.array(tokenise(text), np.int32)
+        rest = text[known_chars:]
+        return np.array(continuation_ids(self._tokenizer, rest) if rest else (), np.int32)
 
     def _remember(
         self, at: Piece, text: str, cuts: list[int], start: int, fresh: Ids, added: int
@@ -135,7 +166,9 @@ class HistoryEncoder:
             return None
         runs[0] = np.concatenate([fresh[:added], runs[0]])
         pieces = [
-            (text[begin:end], run) for begin, end, run in zip([start, *cuts], [*cuts, len(text)], runs, strict=True)
+            # A copy: a view would keep the whole prompt's ids for as long as any piece of it is remembered.
+            (text[begin:end], run.copy())
+            for begin, end, run in zip([start, *cuts], [*cuts, len(text)], runs, strict=True)
         ]
         *whole, (last, ids) = pieces
         # What follows an end in the middle of a piece was tokenised by itself.

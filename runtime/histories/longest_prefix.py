@@ -17,12 +17,12 @@ def longest_prefix(texts: Sequence[str], text: str) -> str | None:
         candidate = texts[last - 1]
         if text.startswith(candidate):
             return candidate
-        text = text[: _in_common(candidate, text)]
+        text = text[: in_common(candidate, text)]
         last = bisect_right(texts, text, hi=last - 1)
     return None
 
 
-def _in_common(one: str, other: str) -> int:
+def in_common(one: str, other: str) -> int:
     """Characters that both begin with. By halves: comparing slices costs a tenth of looking at each character."""
     low, high = 0, min(len(one), len(other))
     while low < high:

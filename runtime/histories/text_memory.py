@@ -32,10 +32,11 @@ class Piece:
     Attributes:
         generated: the ids are not what tokenising the text would give, or might not be.
         ends: texts of children that may end in the middle of a piece, sorted.
+        cost: bytes.
         alive: still in the tree.
     """
 
-    __slots__ = ("alive", "children", "ends", "generated", "ids", "key", "parent", "text")
+    __slots__ = ("alive", "children", "cost", "ends", "generated", "ids", "key", "parent", "text")
 
     def __init__(self, key: Hashable, parent: Piece | None, text: str, ids: Ids, generated: bool) -> None:
         self.key = key
@@ -45,12 +46,10 @@ class Piece:
         self.generated = generated
         self.children: dict[str, Piece] = {}
         self.ends: list[str] = []
+        # The first of a key holds the key, which a client may make long.
+        held = text if parent is not None else repr(key)
+        self.cost = NODE_BYTES + sys.getsizeof(held) + ids.nbytes
         self.alive = True
-
-    @property
-    def cost(self) -> int:
-        """Bytes."""
-        return NODE_BYTES + sys.getsizeof(self.text) + self.ids.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +102,16 @@ class TextMemory:
                 at = self._roots[key] = Piece(key, None, "", np.empty(0, np.int32), False)
                 self._used[at] = None
                 self._bytes += at.cost
-            found: list[Ids] = []
-            position, tokens, next_cut = 0, 0, 0
-            while True:
-                while next_cut < len(cuts) and cuts[next_cut] <= position:
-                    next_cut += 1
-                child = _child(at, text, position, cuts[next_cut] if next_cut < len(cuts) else None)
-                if child is None or (child.generated and tokens < plain_tokens):
-                    break
-                at, position, tokens = child, position + len(child.text), tokens + len(child.ids)
-                found.append(child.ids)
-            self._touch(at)
+            known = _walk(at, text, cuts, plain_tokens)
+            self._touch(known.at)
             self._make_room()
-            return Known(at, position, found)
+            return known
+
+    def peek(self, key: Hashable, text: str, cuts: Sequence[int], plain_tokens: int = 0) -> Known | None:
+        """As `find`, and changes nothing; None where nothing is known of the key."""
+        with self._lock:
+            root = self._roots.get(key)
+            return None if root is None else _walk(root, text, cuts, plain_tokens)
 
     def add(self, under: Piece, pieces: Sequence[tuple[str, Ids]], *, generated: bool, may_end: bool = False) -> Piece:
         """Remember pieces, one under the other; the last of them, or `under` where that was forgotten meanwhile.
@@ -163,6 +159,20 @@ class TextMemory:
             place = bisect_left(ends, piece.text)
             if place < len(ends) and ends[place] == piece.text:
                 del ends[place]
+
+
+def _walk(at: Piece, text: str, cuts: Sequence[int], plain_tokens: int) -> Known:
+    """Down from a root as far as the text is known."""
+    found: list[Ids] = []
+    position, tokens, next_cut = 0, 0, 0
+    while True:
+        while next_cut < len(cuts) and cuts[next_cut] <= position:
+            next_cut += 1
+        child = _child(at, text, position, cuts[next_cut] if next_cut < len(cuts) else None)
+        if child is None or (child.generated and tokens < plain_tokens):
+            return Known(at, position, found)
+        at, position, tokens = child, position + len(child.text), tokens + len(child.ids)
+        found.append(child.ids)
 
 
 def _child(at: Piece, text: str, position: int, cut: int | None) -> Piece | None:

@@ -18,6 +18,7 @@ from runtime.errors import EventsOff
 from runtime.event_stream import first_wanted, heartbeat_of, watch
 from runtime.events import FailedEvent, FinishedEvent
 from runtime.kv_events import medium_of
+from runtime.prompts import KnownTexts
 from runtime.replies import namespace_message, usage_message
 from runtime.request import GenerateJob
 from runtime.service_context import ServiceContext
@@ -114,7 +115,7 @@ class CacheService(ExplanationCalls, LeaseCalls):
         async with answering(context, "Cache.Warm"):
             info = self._shared.info
             namespace = namespace_of(request.namespace, info.fingerprint)
-            prompt = await self._shared.encoder.encode(request.prompt, namespace=namespace)
+            prompt = await self._shared.encoder.encode(request.prompt, known=KnownTexts(namespace))
             job = GenerateJob(
                 request_id=uuid.uuid4().hex,
                 tokens=prompt.tokens,

@@ -8,24 +8,20 @@ from typing import Any
 
 import grpc.aio
 import numpy as np
-from radixloop.v1 import cache_pb2, cache_pb2_grpc, common_pb2
+from radixloop.v1 import cache_pb2, cache_pb2_grpc
 
-from radix import Span
 from runtime.access.caller import current_caller
 from runtime.convert import namespace_of
 from runtime.convert_retention import public_tokens, within_context
 from runtime.errors import InvalidRequest
-from runtime.prompts import EncodedPrompt
+from runtime.prompts import EncodedPrompt, KnownTexts
 from runtime.request import GenerateJob
 from runtime.service_context import ServiceContext
+from runtime.services.divergence import divergence
 from runtime.status import answering
-from runtime.verdicts import BRANCHES_TOLD, cached_tokens, diverged, verdict_message
+from runtime.verdicts import cached_tokens, verdict_message
 
 Call = grpc.aio.ServicerContext[Any, Any]
-
-# As many tokens of each side as the store remembers of a branch, and twice that before them.
-_SHOWN_TOKENS = 16
-_SHARED_TOKENS = 32
 
 
 class ExplanationCalls(cache_pb2_grpc.CacheServicer):
@@ -40,12 +36,11 @@ class ExplanationCalls(cache_pb2_grpc.CacheServicer):
             verdict = await asyncio.wrap_future(shared.engine.explain(job))
             cached = cached_tokens(verdict)
             pace = shared.pace.seconds_a_token
-            parted = diverged(verdict)
             return cache_pb2.ExplainResponse(
                 prompt_tokens=len(job.tokens),
                 cached_tokens=cached,
                 verdict=verdict_message(verdict, time.monotonic()),
-                divergence=None if parted is None else await self._divergence(job, prompt, parted),
+                divergence=await divergence(shared.encoder, job.tokens, prompt, verdict),
                 prefill_s_per_token=pace,
                 estimated_s=None if pace is None else pace * (len(job.tokens) - cached),
                 eviction=shared.config.eviction,
@@ -67,9 +62,8 @@ class ExplanationCalls(cache_pb2_grpc.CacheServicer):
                 raise InvalidRequest("prompt", "unset", "the session is empty: there is nothing to explain")
         else:
             namespace = namespace_of(request.namespace, shared.info.fingerprint)
-            prompt = await shared.encoder.encode(
-                request.prompt, namespace=namespace, plain_tokens=public_tokens(request)
-            )
+            known = KnownTexts(namespace, public_tokens(request), only_look=True)
+            prompt = await shared.encoder.encode(request.prompt, known=known)
             tokens = prompt.tokens
         job = GenerateJob(
             request_id="explain",
@@ -78,17 +72,3 @@ class ExplanationCalls(cache_pb2_grpc.CacheServicer):
             public_tokens=public_tokens(request),
         )
         return job, prompt
-
-    async def _divergence(self, job: GenerateJob, prompt: EncodedPrompt | None, parted: Span) -> common_pb2.Divergence:
-        at = parted.start
-        sides = [job.tokens[max(0, at - _SHARED_TOKENS) : at], job.tokens[at : at + _SHOWN_TOKENS]]
-        sides += [branch[:_SHOWN_TOKENS] for branch in parted.beside[:BRANCHES_TOLD]]
-        before, ours, *stored = await self._shared.encoder.decode_heads(sides)
-        told = common_pb2.Divergence(position=at, shared=before, prompt=ours, stored=stored)
-        place = None if prompt is None else await self._shared.encoder.place(prompt, at)
-        if place is not None:
-            told.message_index = place.message
-            told.role = place.role
-            if place.offset is not None:
-                told.offset = place.offset
-        return told

@@ -14,6 +14,7 @@ from runtime.convert import Tokens, namespace_of
 from runtime.convert_retention import DEFAULT_LEASE_PRIORITY, label, priority, quota_share, within_context
 from runtime.errors import InvalidRequest, TooMany
 from runtime.lease_desk import LeaseView
+from runtime.prompts import KnownTexts
 from runtime.replies import namespace_message
 from runtime.service_context import ServiceContext
 from runtime.status import answering
@@ -84,7 +85,7 @@ class LeaseCalls(cache_pb2_grpc.CacheServicer):
         shared = self._shared
         if not request.HasField("session_id"):
             namespace = namespace_of(request.namespace, shared.info.fingerprint)
-            prompt = await shared.encoder.encode(request.prompt, namespace=namespace)
+            prompt = await shared.encoder.encode(request.prompt, known=KnownTexts(namespace))
             tokens = within_context(prompt.tokens, shared.info.context_length)
             return tokens, namespace
         for field in ("prompt", "namespace"):

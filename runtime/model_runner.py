@@ -13,6 +13,7 @@ from runtime.attention.hook import PagedStep
 from runtime.batch import BatchItem, StepPlan
 from runtime.cuda_graphs import DecodeGraphs, record_graphs
 from runtime.errors import InvalidRequest
+from runtime.kv.writing import make_writer
 from runtime.kv_pool import KVPool
 from runtime.loaded_model import LoadedModel
 from runtime.static_step import StaticStep
@@ -40,6 +41,7 @@ class ModelRunner:
         )
         self.num_blocks = num_blocks
         self.backend = make_backend(loaded.info.attention_backend)
+        self.writer = make_writer(self.pool, row_invariant=self.backend.name == "deterministic")
         self._graphs: DecodeGraphs | None = None
         if records:
             self._graphs = record_graphs(
@@ -83,7 +85,7 @@ class ModelRunner:
 
     def _compute(self, plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
-            return self.loaded.forward(plan, PagedStep(self.pool, plan, self.backend), rows).float()
+            return self.loaded.forward(plan, PagedStep(self.pool, plan, self.backend, self.writer), rows).float()
 
     def _check_tokens(self, items: Sequence[BatchItem]) -> None:
         vocab = self.loaded.info.vocab_size

@@ -18,7 +18,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from runtime.attention.interface import AttentionBackend, AttentionOptions
 from runtime.batch import StepPlan
 from runtime.errors import ModelRefused
-from runtime.kv.rotation import rotate, rotate_by_sums
+from runtime.kv.writing import KVWriter
 from runtime.kv_pool import KVPool
 
 HOOK = "radixloop_paged"
@@ -58,24 +58,21 @@ def plain_attention(model: PreTrainedModel, implementation: str = "eager") -> It
 class PagedStep:
     """The layer call of a serving step: write the new tokens' KV, then attend over the block tables."""
 
-    def __init__(self, pool: KVPool, plan: StepPlan, backend: AttentionBackend) -> None:
+    def __init__(self, pool: KVPool, plan: StepPlan, backend: AttentionBackend, writer: KVWriter) -> None:
         self._pool = pool
         self._plan = plan
         self._backend = backend
-        self._rotate = rotate_by_sums if backend.name == "deterministic" else rotate
+        self._writer = writer
 
     def __call__(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions
     ) -> torch.Tensor:
         kv = self._pool.layers[layer]
+        self._writer.write(layer, self._plan.write_slots, key, value)
         if kv.rotate_keys:
-            query, key = self._rotate(query), self._rotate(key)
-        if kv.rotate_values:
-            value = self._rotate(value)
-        kv.key_slots.index_copy_(0, self._plan.write_slots, key.to(kv.key_slots.dtype))
-        kv.value_slots.index_copy_(0, self._plan.write_slots, value.to(kv.value_slots.dtype))
+            query = self._writer.turn(query)
         out = self._backend(query, kv, self._plan, options)[0]
-        return self._rotate(out) if kv.rotate_values else out
+        return self._writer.turn(out) if kv.rotate_values else out
 
 
 def hooked_attention(

@@ -13,12 +13,10 @@ from runtime.attention.native_layout import NativeLayout, native_layout
 from runtime.attention.needs import Needs
 from runtime.attention.proof import disproof
 from runtime.batch import StepPlan
-from runtime.kv.packed_view import PackedView
 from runtime.kv_pool import LayerKV
 from runtime.native import NativeUnavailable, load_library
+from runtime.native.records import kept
 
-# As records.h numbers them.
-_POOLS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _QUERIES = (torch.float32, torch.bfloat16, torch.float16)
 
 _pointer = ctypes.c_void_p
@@ -73,7 +71,7 @@ class NativeAttention:
         wide = query.float()
         if wide.stride(2) != 1 or wide.stride(1) != key_dim:
             wide = wide.contiguous()
-        kinds = (*_kept(kv.keys), *_kept(kv.values))
+        kinds = (*kept(kv.keys), *kept(kv.values))
         prepared: _Prepared = plan.derived(
             ("native", options.window, options.scale, options.softcap, heads, kv.keys.shape, value_dim, *kinds),
             lambda: self._prepare(heads // kv.kv_heads, kv, kinds, plan, options),
@@ -127,13 +125,6 @@ class NativeAttention:
             options.softcap or 0.0,
         )
         return _Prepared(step, (layout, outs, lses, scratch))
-
-
-def _kept(half: torch.Tensor | PackedView) -> tuple[int, int]:
-    """Kind and bytes of one head's keys or values, as records.h has them."""
-    if isinstance(half, PackedView):
-        return half.packing.code, half.records.shape[-1]
-    return _POOLS[half.dtype], half.shape[-1] * half.dtype.itemsize
 
 
 def native_obstacle(needs: Needs) -> str | None:

@@ -15,6 +15,7 @@ from runtime.attention.reference import ReferenceAttention
 from runtime.batch import BatchItem, StepPlan
 from runtime.errors import InvalidRequest
 from runtime.kv.precision import KVFormat
+from runtime.kv.writing import make_writer
 from runtime.kv_pool import KVPool
 from runtime.loaded_model import LoadedModel
 from runtime.model_runner import ModelRunner
@@ -132,7 +133,9 @@ def test_half_precision_queries_read_packed_pools(llama: LoadedModel) -> None:
     plan = StepPlan([BatchItem(np.zeros(5, np.int32), 0, np.arange(2, dtype=np.int32))], BLOCK, 2, pool.device)
     shape = llama.layers[0]
     query, key, value = (torch.randn(5, n, shape.key_dim).bfloat16() for n in (4, shape.kv_heads, shape.kv_heads))
-    out = PagedStep(pool, plan, ReferenceAttention())(0, query, key, value, AttentionOptions(scale=0.3))
+    out = PagedStep(pool, plan, ReferenceAttention(), make_writer(pool, row_invariant=False))(
+        0, query, key, value, AttentionOptions(scale=0.3)
+    )
     assert out.dtype == torch.bfloat16
     assert out.isfinite().all()
 

@@ -7,11 +7,10 @@
  */
 #include <math.h>
 
-#include "records.h"
 #include "threads.h"
-#include "vector.h"
+#include "unpack.h"
 
-enum { TILE = 64, ROWS = 6, COLUMNS = LANES == 16 ? 4 : 2, PIECES = TILE / LANES };
+enum { ROWS = 6, COLUMNS = LANES == 16 ? 4 : 2 };
 
 #define LOG2E 1.44269504088896341f
 #define LN2 0.693147180559945309f
@@ -64,11 +63,12 @@ int64_t attention_scratch(int32_t rows, int32_t key_dim, int32_t value_dim) {
 }
 
 #if LANES == 16
-/* 16 numbers of each of 16 rows, turned. */
-INLINE void turn_square(const float *const *rows, long at, float *to) {
+/* Up to 16 numbers of each of 16 rows, turned; 16 rows are written. */
+INLINE void turn_square(const float *const *rows, long at, int count, float *to) {
+    const __mmask16 there = count < 16 ? (__mmask16)((1u << count) - 1) : (__mmask16)0xffff;
     __m512 a[16], b[16];
     UNROLLED
-    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(rows[i] + at);
+    for (int i = 0; i < 16; i++) a[i] = _mm512_maskz_loadu_ps(there, rows[i] + at);
     UNROLLED
     for (int i = 0; i < 8; i++) {
         b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
@@ -98,23 +98,23 @@ INLINE void turn_square(const float *const *rows, long at, float *to) {
 }
 #endif
 
-/* `to[d][j] = rows[j][d]` for the keys of a tile. Meanwhile the `coming` keys of the next tile are fetched, a line for
- * each that is read: more at once would only wait for each other. */
+/* `to[d][j] = rows[j][d]` for the keys of a tile, floats or words of codes. Meanwhile the `coming` keys of the next
+ * tile are fetched, a line for each that is read: more at once would only wait for each other. */
 INLINE void turn(const float *const *rows, int dim, float *to, const char *const *next, int coming, int next_bytes) {
-    int d = 0;
 #if LANES == 16
-    for (; d + 16 <= dim; d += 16)
+    for (int d = 0; d < dim; d += 16)
         for (int j = 0; j < TILE; j += 16) {
             for (int i = j; i < j + 16 && i < coming; i++)
                 if (d * 4 < next_bytes) __builtin_prefetch(next[i] + d * 4, 0, 2);
-            turn_square(rows + j, d, to + (long)d * TILE + j);
+            turn_square(rows + j, d, dim - d, to + (long)d * TILE + j);
         }
-#endif
-    for (; d < dim; d++) {
-        if (d % 16 == 0)
+#else
+    for (int d = 0; d < dim; d++) {
+        if (d % 16 == 0 && d * 4 < next_bytes)
             for (int i = 0; i < coming; i++) __builtin_prefetch(next[i] + d * 4, 0, 2);
         for (int j = 0; j < TILE; j++) to[(long)d * TILE + j] = rows[j][d];
     }
+#endif
 }
 
 /* Scores of `rows` queries with a tile of turned keys. */
@@ -146,7 +146,7 @@ INLINE void score(const int rows, const float *query, int dim, long stride, cons
 /* out[r] += weights[r] times the values of `count` keys, `columns` vectors of them. Fetches `coming` values of the next
  * tile, as `turn` does with keys. */
 INLINE void weigh(const int rows, const int columns, const float *weights, const float *const *values, int count,
-                  int at, float *out, long stride, const char *const *next, int coming) {
+                  int at, float *out, long stride, const char *const *next, int coming, int next_bytes) {
     vec sum[ROWS][COLUMNS];
     UNROLLED
     for (int r = 0; r < rows; r++)
@@ -158,7 +158,8 @@ INLINE void weigh(const int rows, const int columns, const float *weights, const
         for (int i = 0; i < columns; i++) value[i] = load(values[j] + at + i * LANES);
         if (j < coming) {
             UNROLLED
-            for (int i = 0; i < columns * LANES; i += 16) __builtin_prefetch(next[j] + (at + i) * 4, 0, 2);
+            for (int i = 0; i < columns * LANES; i += 16)
+                if ((at + i) * 4 < next_bytes) __builtin_prefetch(next[j] + (at + i) * 4, 0, 2);
         }
         UNROLLED
         for (int r = 0; r < rows; r++) {
@@ -239,9 +240,11 @@ INLINE void step_rows(const int rows, const struct attention *step, const struct
         soften(scores + r * TILE, low[r], high[r], mine->peak + r, mine->total + r * LANES, mine->out + (long)r * vd, vd);
     int d = 0;
     for (; d + COLUMNS * LANES <= vd; d += COLUMNS * LANES)
-        weigh(rows, COLUMNS, scores, tile->values, tile->count, d, mine->out, vd, tile->next_values, coming);
+        weigh(rows, COLUMNS, scores, tile->values, tile->count, d, mine->out, vd, tile->next_values, coming,
+              step->value_bytes);
     for (; d < vd; d += LANES)
-        weigh(rows, 1, scores, tile->values, tile->count, d, mine->out, vd, tile->next_values, coming);
+        weigh(rows, 1, scores, tile->values, tile->count, d, mine->out, vd, tile->next_values, coming,
+              step->value_bytes);
 }
 
 static void any_rows(int rows, const struct attention *step, const struct rows *mine, const struct tile *tile,
@@ -280,6 +283,34 @@ static void take_tile(const struct attention *step, const struct rows *all, cons
     }
 }
 
+/* The keys of a tile, turned. `wide` is room for as many. */
+static void read_keys(const struct attention *step, const char **records, const struct tile *tile, float *wide,
+                      const float *nothing, float *turned) {
+    const int dim = step->key_dim, kind = step->key_kind, bytes = step->key_bytes, words = words_of(kind, dim);
+    if (kind != FLOAT32 && words == 0) {
+        widen_all(records, tile->count, kind, dim, bytes, wide, padded(dim));
+        for (int j = 0; j < tile->count; j++) records[j] = (const char *)(wide + (long)j * padded(dim));
+    }
+    for (int j = tile->count; j < TILE; j++) records[j] = (const char *)nothing;
+    const float *const *rows = (const float *const *)records;
+    if (words == 0) {
+        turn(rows, dim, turned, tile->next_keys, tile->coming, bytes);
+        return;
+    }
+    struct scales scales = {{0}, {0}};
+    read_scales(records, kind, tile->count, bytes, &scales);
+    turn(rows, words, wide, tile->next_keys, tile->coming, bytes);
+    unpack_turned(wide, kind, dim, &scales, turned);
+}
+
+/* The values of a tile where they lie, or in `wide`. */
+static void read_values(const struct attention *step, const char *const *records, struct tile *tile, float *wide) {
+    const int dim = step->value_dim, room = padded(dim), where_they_lie = step->value_kind == FLOAT32 && room == dim;
+    if (!where_they_lie) widen_all(records, tile->count, step->value_kind, dim, step->value_bytes, wide, room);
+    for (int j = 0; j < tile->count; j++)
+        tile->values[j] = where_they_lie ? (const float *)records[j] : wide + (long)j * room;
+}
+
 static void run_task(const void *data, long item, int worker) {
     const struct call *call = data;
     const struct attention *step = call->step;
@@ -305,7 +336,6 @@ static void run_task(const void *data, long item, int worker) {
             peak[h * rows + r] = -INFINITY;
         }
 
-    const int whole_keys = step->key_kind == FLOAT32, whole_values = step->value_kind == FLOAT32 && vd == value_dim;
     const long key_token = (long)step->kv_heads * step->key_bytes;
     const long value_token = (long)step->kv_heads * step->value_bytes;
     const int32_t *blocks = step->blocks + task->table;
@@ -323,26 +353,17 @@ static void run_task(const void *data, long item, int worker) {
             const char *values = call->values + (long)(task->head + h) * step->value_bytes;
             struct tile tile;
             tile.turned = turned, tile.count = count, tile.base = base, tile.coming = ahead < 0 ? 0 : ahead;
-            const float *key_rows[TILE];
+            const char *key_rows[TILE], *value_rows[TILE];
             for (int j = 0; j < ahead; j++) {
                 tile.next_keys[j] = keys + next[j] * key_token;
                 tile.next_values[j] = values + next[j] * value_token;
             }
             for (int j = 0; j < count; j++) {
-                const char *key = keys + slot[j] * key_token, *value = values + slot[j] * value_token;
-                key_rows[j] = (const float *)key;
-                tile.values[j] = (const float *)value;
-                if (!whole_keys) {
-                    widen(key, step->key_kind, key_dim, step->key_bytes, wide_keys + (long)j * kd);
-                    key_rows[j] = wide_keys + (long)j * kd;
-                }
-                if (!whole_values) {
-                    widen(value, step->value_kind, value_dim, step->value_bytes, wide_values + (long)j * vd);
-                    tile.values[j] = wide_values + (long)j * vd;
-                }
+                key_rows[j] = keys + slot[j] * key_token;
+                value_rows[j] = values + slot[j] * value_token;
             }
-            for (int j = count; j < TILE; j++) key_rows[j] = nothing;
-            turn(key_rows, key_dim, turned, tile.next_keys, tile.coming, step->key_bytes);
+            read_keys(step, key_rows, &tile, wide_keys, nothing, turned);
+            read_values(step, value_rows, &tile, wide_values);
             struct rows all = {query + (long)h * rows * kd, out + (long)h * rows * vd, total + h * rows * LANES,
                                peak + h * rows};
             take_tile(step, &all, task, &tile, scores);

@@ -109,8 +109,12 @@ INLINE vec rounded(vec x) {
 }
 
 INLINE void store_codes(uint8_t *to, ivec codes) {
+#if LANES == 16
+    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)codes));
+#else
     octets narrow = __builtin_convertvector((uvec)codes & 255, octets);
     memcpy(to, &narrow, sizeof narrow);
+#endif
 }
 
 INLINE ivec whole(vec x) { return __builtin_convertvector(x, ivec); }
@@ -191,6 +195,7 @@ INLINE void join_nibbles(const uint8_t *codes, int half, uint8_t *to) {
 static void pack_head(const float *x, int kind, int dim, int bytes, uint8_t *to) {
     uint8_t codes[MOST_DIM + 64];
     const int half = (dim + 1) / 2, fifths = (dim + 7) / 8;
+    if (dim < 1 || dim > MOST_DIM) return;
     switch (kind) {
         case INT8: pack_int8(x, dim, codes, to + bytes - 2); break;
         case FLOAT8: pack_float8(x, dim, codes, to + bytes - 2); break;
@@ -227,7 +232,6 @@ static void write_half(const struct half *half, int heads, const float *from, in
     float x[MOST_DIM + LANES] __attribute__((aligned(64)));
     const int dim = half->dim;
     char *to = half->pool + slot * heads * half->bytes;
-    if (dim == 0) return;
     if (half->kind == FLOAT32 && !half->turned) {
         memcpy(to, from, (size_t)heads * half->bytes);
         return;

@@ -16,6 +16,19 @@ INLINE octets load_octets(const uint8_t *from) {
     return found;
 }
 
+/* Octets as whole numbers, with a sign or without one. */
+INLINE ivec widen_codes(octets codes, const int with_sign) {
+#if LANES == 16
+    /* Compilers unpack in several steps. */
+    return with_sign ? (ivec)_mm512_cvtepi8_epi32((__m128i)codes) : (ivec)_mm512_cvtepu8_epi32((__m128i)codes);
+#elif LANES == 8 && defined(__AVX2__)
+    __m128i low = _mm_loadl_epi64((const __m128i *)&codes);
+    return with_sign ? (ivec)_mm256_cvtepi8_epi32(low) : (ivec)_mm256_cvtepu8_epi32(low);
+#else
+    return with_sign ? __builtin_convertvector((signed_octets)codes, ivec) : (ivec)__builtin_convertvector(codes, uvec);
+#endif
+}
+
 INLINE float as_float(uint32_t bits) {
     float found;
     memcpy(&found, &bits, sizeof found);
@@ -53,17 +66,19 @@ INLINE void widen_halves(const uint16_t *from, const int brain, int dim, float *
     }
 }
 
-INLINE void widen_octets(const uint8_t *from, const int is_float, float scale, int dim, float *to) {
+INLINE vec from_octets(octets codes, const int is_float) {
+    ivec wide = widen_codes(codes, 1);
     /* E4M3's exponent has a bias of 7 and a float's one of 127. */
-    const float factor = is_float ? 0x1p120f : 1.0f;
-    for (int d = 0; d < dim; d += LANES) {
+    return is_float ? (vec)(wide << 20 & (int32_t)0x87f00000) * splat(0x1p120f) : __builtin_convertvector(wide, vec);
+}
+
+INLINE void widen_octets(const uint8_t *from, const int is_float, float scale, int dim, float *to) {
+    int d = 0;
+    for (; d + LANES <= dim; d += LANES) store(to + d, from_octets(load_octets(from + d), is_float) * splat(scale));
+    if (d < dim) {
         uint8_t rest[LANES] = {0};
-        if (d + LANES > dim) memcpy(rest, from + d, (size_t)(dim - d));
-        octets codes = load_octets(d + LANES > dim ? rest : from + d);
-        uvec wide = __builtin_convertvector(codes, uvec);
-        vec numbers = is_float ? (vec)((wide & 0x7f) << 20 | (wide & 0x80) << 24)
-                               : __builtin_convertvector(__builtin_convertvector((signed_octets)codes, ivec), vec);
-        store(to + d, numbers * splat(factor) * splat(scale));
+        memcpy(rest, from + d, (size_t)(dim - d));
+        store(to + d, from_octets(load_octets(rest), is_float) * splat(scale));
     }
 }
 
@@ -72,7 +87,7 @@ INLINE void widen_nibbles(const uint8_t *from, const int high, const uint8_t *bi
                           float offset, float *to) {
     int d = 0;
     for (; d + LANES <= count; d += LANES) {
-        uvec codes = __builtin_convertvector(load_octets(from + d), uvec);
+        uvec codes = (uvec)widen_codes(load_octets(from + d), 0);
         codes = high ? codes >> 4 : codes & 15;
         if (bits != NULL) codes |= bits_at(bits, first + d) << 4;
         vec numbers = __builtin_convertvector((ivec)codes, vec);
@@ -86,7 +101,7 @@ INLINE void widen_nibbles(const uint8_t *from, const int high, const uint8_t *bi
 }
 
 /* One head of one token, `bytes` of it; what is behind `dim` numbers, up to a whole vector, becomes 0. */
-INLINE void widen(const char *record, int kind, int dim, int bytes, float *to) {
+INLINE void widen(const char *record, const int kind, int dim, int bytes, float *to) {
     const uint8_t *codes = (const uint8_t *)record, *end = codes + bytes;
     const int half = (dim + 1) / 2;
     float scale, offset;

@@ -8,8 +8,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
 #define LANES 16
 #define EACH_LANE(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
 #elif defined(__AVX__)

@@ -16,6 +16,7 @@ from runtime.attention.native import NativeAttention
 from runtime.attention.native_layout import native_layout
 from runtime.attention.proof import BRANCHES, DECODE, MIXED, trial
 from runtime.batch import BatchItem, StepPlan
+from runtime.kv.precision import KVFormat
 from runtime.native import library
 
 CPU = Needs(torch.device("cpu"), torch.float32, torch.float32, 16, None, frozenset())
@@ -49,13 +50,19 @@ def test_any_shape(backend: NativeAttention, dims: tuple[int, int], kv_heads: in
             assert trial(CPU, dims, rows, options, kv_heads=kv_heads, group=group).error(backend) < 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_pools(backend: NativeAttention, dtype: torch.dtype) -> None:
+KEPT = [KVFormat(name, name) for name in ("bf16", "fp16", "fp8_e4m3", "int8", "int4")]
+KEPT += [KVFormat("int8", "fp32"), KVFormat("fp32", "int4")]
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda one: one.name)
+def test_narrow_and_packed_pools(backend: NativeAttention, kept: KVFormat) -> None:
     """Read as the numbers that they hold, so that the answer is the reference's to float32 rounding."""
-    needs = replace(CPU, kv_format=dtype)
-    for dims in ((64, 64), (20, 20)):
+    needs = replace(CPU, kv_format=kept)
+    for dims in ((64, 64), (20, 12), (7, 9), (8, 1), (80, 72), (96, 192)):
         options = AttentionOptions(0.2, want_lse=True)
-        assert trial(needs, dims, MIXED, options).error(backend) < 1e-5
+        # A long row alone, and many rows that share a tile.
+        for rows in (DECODE, MIXED):
+            assert trial(needs, dims, rows, options, kv_heads=3, group=3).error(backend) < 1e-5
 
 
 def plan_of(rows: list[tuple[int, int, list[int]]], blocks: int) -> StepPlan:

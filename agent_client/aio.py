@@ -75,8 +75,21 @@ class AsyncRadixClient(ClientBase):
         opened = await self._unary(calls.open_session(session_id, self._session_namespace(salt, adapter)))
         return AsyncSession(self, opened.session_id, 0, opened.idle_timeout_s)
 
-    async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> results.Tokenized:
-        return await self._unary(calls.tokenize(prompt, add_special_tokens))
+    async def tokenize(
+        self,
+        prompt: Prompt,
+        *,
+        add_special_tokens: bool = True,
+        salt: str | None = None,
+        public_tokens: int | None = None,
+        plain: bool = False,
+    ) -> results.Tokenized:
+        """The token ids that `generate` would use now; `plain`: the tokenizer's own, whatever the runtime knows."""
+        space = self._session_namespace(salt, None)
+        call = calls.tokenize(
+            prompt, space, add_special_tokens=add_special_tokens, public_tokens=public_tokens, plain=plain
+        )
+        return await self._unary(call)
 
     async def detokenize(self, token_ids: TokenIds, *, keep_special_tokens: bool = False) -> str:
         return await self._unary(calls.detokenize(token_ids, keep_special_tokens))

@@ -16,6 +16,7 @@ from .folding import usage_from_proto
 from .generate_options import namespace_parts
 from .prompts import Prompt, TokenIds, ids_from_proto, ids_to_proto, prompt_to_proto
 from .retry import Safety
+from .verdicts import TemplateDrift, drift_from_proto
 
 T = TypeVar("T")
 
@@ -43,8 +44,16 @@ def _same_fields(kind: type[T], **converters: Callable[[Any], Any]) -> Callable[
     return decode
 
 
-def tokenize(prompt: Prompt, add_special_tokens: bool) -> Unary[results.Tokenized]:
-    request = inference_pb2.TokenizeRequest(prompt=prompt_to_proto(prompt), add_special_tokens=add_special_tokens)
+def tokenize(
+    prompt: Prompt, space: common_pb2.Namespace, *, add_special_tokens: bool, public_tokens: int | None, plain: bool
+) -> Unary[results.Tokenized]:
+    request = inference_pb2.TokenizeRequest(
+        prompt=prompt_to_proto(prompt),
+        add_special_tokens=add_special_tokens,
+        namespace=space,
+        public_tokens=public_tokens,
+        plain=plain,
+    )
     return Unary("Inference", "Tokenize", request, _tokenized)
 
 
@@ -61,8 +70,12 @@ def detokenize(token_ids: TokenIds, keep_special_tokens: bool) -> Unary[str]:
 
 
 def model_info() -> Unary[results.ModelInfo]:
-    decode = _same_fields(results.ModelInfo, eos_token_ids=tuple)
+    decode = _same_fields(results.ModelInfo, eos_token_ids=tuple, template_drifts=_drifts)
     return Unary("Inference", "GetModelInfo", inference_pb2.GetModelInfoRequest(), decode)
+
+
+def _drifts(drifts: Iterable[common_pb2.TemplateDrift]) -> tuple[TemplateDrift, ...]:
+    return tuple(drift_from_proto(drift) for drift in drifts)
 
 
 def stats() -> Unary[results.CacheStats]:

@@ -71,8 +71,21 @@ class RadixClient(ClientBase):
         opened = self._unary(calls.open_session(session_id, self._session_namespace(salt, adapter)))
         return Session(self, opened.session_id, 0, opened.idle_timeout_s)
 
-    def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> results.Tokenized:
-        return self._unary(calls.tokenize(prompt, add_special_tokens))
+    def tokenize(
+        self,
+        prompt: Prompt,
+        *,
+        add_special_tokens: bool = True,
+        salt: str | None = None,
+        public_tokens: int | None = None,
+        plain: bool = False,
+    ) -> results.Tokenized:
+        """The token ids that `generate` would use now; `plain`: the tokenizer's own, whatever the runtime knows."""
+        space = self._session_namespace(salt, None)
+        call = calls.tokenize(
+            prompt, space, add_special_tokens=add_special_tokens, public_tokens=public_tokens, plain=plain
+        )
+        return self._unary(call)
 
     def detokenize(self, token_ids: TokenIds, *, keep_special_tokens: bool = False) -> str:
         return self._unary(calls.detokenize(token_ids, keep_special_tokens))

@@ -61,6 +61,8 @@ def _divergence(parted: Divergence) -> Iterator[str]:
     if parted.message_index is not None:
         place += f", in message {parted.message_index} ({parted.role})"
         place += ", outside its content" if parted.offset is None else f", character {count(parted.offset)}"
+    if parted.template is not None:
+        yield f"The chat template {parted.template.detail}."
     yield f"Parted from what is stored at {place}:"
     shared = _shown(parted.shared)
     shared = f"…{shared[-_SHARED_CHARS:]}" if len(shared) > _SHARED_CHARS else shared

@@ -20,7 +20,7 @@ from .results import (
     ToolCallDelta,
 )
 from .results import Usage as UsageResult
-from .verdicts import verdict_from_proto
+from .verdicts import divergence_from_proto, verdict_from_proto
 
 _FINISH: dict[int, FinishReason] = {
     inference_pb2.FINISH_REASON_EOS: "eos",
@@ -43,7 +43,8 @@ def event_from_proto(message: inference_pb2.GenerateResponse) -> Event | None:
         started = message.started
         ids = ids_from_proto(started.prompt_ids) if started.HasField("prompt_ids") else None
         verdict = verdict_from_proto(started.verdict) if started.HasField("verdict") else None
-        return Started(started.request_id, usage_from_proto(started.usage), ids, verdict)
+        parted = divergence_from_proto(started.divergence) if started.HasField("divergence") else None
+        return Started(started.request_id, usage_from_proto(started.usage), ids, verdict, parted)
     if kind == "finished":
         finished = message.finished
         timing = Timing(**{name: getattr(finished.timing, name) for name in Timing.__dataclass_fields__})

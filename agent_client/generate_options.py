@@ -51,6 +51,7 @@ class GenerateOptions(TypedDict, total=False):
     adapter: str
     bypass_cache: bool
     return_prompt_ids: bool
+    explain: bool
     public_tokens: int
     verdict_within_namespace: bool
     priority: int
@@ -66,6 +67,7 @@ _REQUEST_FIELDS = _CONSTRAINTS | {
     "request_id",
     "bypass_cache",
     "return_prompt_ids",
+    "explain",
     "public_tokens",
     "verdict_within_namespace",
     "priority",

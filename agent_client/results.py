@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from .verdicts import Verdict
+    from .verdicts import Divergence, TemplateDrift, Verdict
 
 FinishReason = Literal["eos", "stop", "length"]
 
@@ -86,13 +86,15 @@ class TokenLogprob:
 class Started:
     """First event of a stream: the request was admitted, and this much of its prompt was in the cache.
 
-    `verdict` says why each prompt token hit or missed; None when the cache was bypassed.
+    `verdict` says why each prompt token hit or missed; None when the cache was bypassed. `divergence` tells where it
+    parted from what was stored, if that was asked for.
     """
 
     request_id: str
     usage: Usage
     prompt_ids: array[int] | None = None
     verdict: Verdict | None = None
+    divergence: Divergence | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,10 @@ class Tokenized:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What the runtime serves, and on what."""
+    """What the runtime serves, and on what.
+
+    `template_drifts`: what the model's chat template does to histories that grow, so that they miss.
+    """
 
     model: str
     architecture: str
@@ -225,6 +230,7 @@ class ModelInfo:
     version: str
     forward: str
     plain_kv_bytes_per_token: int = 0
+    template_drifts: tuple[TemplateDrift, ...] = ()
 
 
 @dataclass(frozen=True)

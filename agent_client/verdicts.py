@@ -67,6 +67,26 @@ class Verdict:
         return (span for span in self.spans if span.cause != "cached")
 
 
+# What a chat template does to histories; docs/histories.md says what each means.
+DriftKind = Literal["drops_reasoning", "rewrites_history", "reads_the_clock", "rewrites_calls", "unknown"]
+_DRIFT_OF: dict[int, DriftKind] = {
+    common_pb2.DriftKind.Value(f"DRIFT_KIND_{kind.upper()}"): kind for kind in get_args(DriftKind) if kind != "unknown"
+}
+
+
+@dataclass(frozen=True)
+class TemplateDrift:
+    """A way in which a chat template does not go on where the turn before ended.
+
+    `detail` goes on from "the chat template", in words. `message_index` is where a turn parts from the one before it,
+    None before any message: of the chat that is explained or, for a model, of a short sample.
+    """
+
+    kind: DriftKind
+    detail: str
+    message_index: int | None = None
+
+
 @dataclass(frozen=True)
 class Divergence:
     """Where a prompt parted from what was stored.
@@ -74,7 +94,7 @@ class Divergence:
     `position` is the first token that differs. `shared`, `prompt` and each of `stored` are decoded: the end of what
     both sides share, then how each goes on. For a chat, `message_index` and `role` name the message that holds the
     token (None before the first message), and `offset` counts the characters of its content before it (None where the
-    token is not of the content).
+    token is not of the content). `template` says what the chat template did, where it alone is why the texts differ.
     """
 
     position: int
@@ -84,6 +104,7 @@ class Divergence:
     message_index: int | None = None
     role: str | None = None
     offset: int | None = None
+    template: TemplateDrift | None = None
 
 
 @dataclass(frozen=True)
@@ -123,14 +144,14 @@ def explanation_from_proto(answer: cache_pb2.ExplainResponse) -> Explanation:
         prompt_tokens=answer.prompt_tokens,
         cached_tokens=answer.cached_tokens,
         verdict=verdict_from_proto(answer.verdict),
-        divergence=_divergence(answer.divergence) if answer.HasField("divergence") else None,
+        divergence=divergence_from_proto(answer.divergence) if answer.HasField("divergence") else None,
         prefill_s_per_token=answer.prefill_s_per_token if answer.HasField("prefill_s_per_token") else None,
         estimated_s=answer.estimated_s if answer.HasField("estimated_s") else None,
         eviction=answer.eviction,
     )
 
 
-def _divergence(told: common_pb2.Divergence) -> Divergence:
+def divergence_from_proto(told: common_pb2.Divergence) -> Divergence:
     return Divergence(
         position=told.position,
         shared=told.shared,
@@ -139,4 +160,13 @@ def _divergence(told: common_pb2.Divergence) -> Divergence:
         message_index=told.message_index if told.HasField("message_index") else None,
         role=told.role if told.HasField("role") else None,
         offset=told.offset if told.HasField("offset") else None,
+        template=drift_from_proto(told.template) if told.HasField("template") else None,
+    )
+
+
+def drift_from_proto(drift: common_pb2.TemplateDrift) -> TemplateDrift:
+    return TemplateDrift(
+        kind=_DRIFT_OF.get(drift.kind, "unknown"),
+        detail=drift.detail,
+        message_index=drift.message_index if drift.HasField("message_index") else None,
     )

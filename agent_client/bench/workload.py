@@ -46,7 +46,7 @@ async def tokenised(client: AsyncRadixClient, sessions: Sequence[PlannedSession]
     """
 
     async def ids(prompt: Prompt, fits: bool) -> Prompt:
-        return (await client.tokenize(prompt)).token_ids if fits else prompt
+        return (await client.tokenize(prompt, plain=True)).token_ids if fits else prompt
 
     out = []
     for planned in sessions:

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from ..errors import RadixloopError
 from ..results import Delta, Finished, Generation, Started, TokenLogprob, Usage
-from .explain_header import ASKED, explanation
+from .explain_header import ASKED, asked, explanation
 from .failures import ApiError, from_runtime
 from .fleet import Calls, Running
 from .frames import Frame, FrameResponse
@@ -116,4 +116,4 @@ async def _texts(running: Running, steps: Iterable[TokenLogprob]) -> Mapping[int
 
 
 def _explained(http: Request, started: Sequence[Started]) -> dict[str, str]:
-    return {ASKED: explanation(started)} if http.headers.get(ASKED) == "1" else {}
+    return {ASKED: explanation(started)} if asked(http.headers) else {}

@@ -17,6 +17,7 @@ from .anthropic_writer import MessagesWriter
 from .bodies import read_body
 from .cache_control import breakpoints
 from .conversations import loop_of
+from .explain_header import asked as explanation_asked
 from .failures import UNAVAILABLE
 from .fleet import Attempt, Calls, prompts_with
 from .front import Caller, Front, caller_of
@@ -82,7 +83,9 @@ class Endpoints:
         tenant = self._front.tenants.of(http.headers)
         asked = await read_body(http, MessagesRequest)
         prompt, options = messages_prompt(asked), messages_options(asked)
-        caller = caller_of(tenant, salt_of(tenant, None), loop_of(http.headers), [prompt])
+        caller = caller_of(
+            tenant, salt_of(tenant, None), loop_of(http.headers), [prompt], explained=explanation_asked(http.headers)
+        )
         wishes = self._front.wishes(caller, breakpoints(asked, asked.cache_control), asked.kv_hints)
         request_id = uuid.uuid4().hex
         writer = MessagesWriter(asked, request_id, wishes)
@@ -95,7 +98,8 @@ class Endpoints:
         asked = await read_body(http, CountRequest)
         prompt = messages_prompt(asked)
         [member, *_] = await self._front.fleet.order(asked.model, loop_of(http.headers).place(tenant, prompt))
-        return JSONResponse({"input_tokens": (await member.client.tokenize(prompt)).count})
+        counted = await member.client.tokenize(prompt, salt=salt_of(tenant, None))
+        return JSONResponse({"input_tokens": counted.count})
 
     async def _calls(
         self, model: str, prompts: Sequence[Prompt], options: GenerateOptions, caller: Caller, wishes: Wishes
@@ -107,6 +111,8 @@ class Endpoints:
             options["salt"] = caller.salt
         if caller.confined:
             options["verdict_within_namespace"] = True
+        if caller.explained:
+            options["explain"] = True
         if wishes.any:
             options["return_prompt_ids"] = True
         send = prompts_with(prompts, options)
@@ -116,4 +122,5 @@ class Endpoints:
 
 def _caller(http: Request, tenant: str | None, asked: SamplingFields, prompts: Sequence[Prompt]) -> Caller:
     loop = loop_of(http.headers, asked.prompt_cache_key, asked.nvext)
-    return caller_of(tenant, salt_of(tenant, asked.cache_salt), loop, prompts)
+    salt = salt_of(tenant, asked.cache_salt)
+    return caller_of(tenant, salt, loop, prompts, explained=explanation_asked(http.headers))

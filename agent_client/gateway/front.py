@@ -28,6 +28,7 @@ class Caller:
         conversation: its name at the runtime; None where the client names none.
         final: whether it is the conversation's last call.
         confined: whether it may not learn what other namespaces hold.
+        explained: whether it wants to know why what missed did.
     """
 
     salt: str | None
@@ -35,13 +36,16 @@ class Caller:
     conversation: str | None
     final: bool
     confined: bool
+    explained: bool
 
 
-def caller_of(tenant: str | None, salt: str | None, loop: Loop, prompts: Sequence[Prompt]) -> Caller:
+def caller_of(
+    tenant: str | None, salt: str | None, loop: Loop, prompts: Sequence[Prompt], *, explained: bool
+) -> Caller:
     """Who asks for these prompts. Several together are no turn of a conversation."""
     conversation = loop.conversation(prompts[0]) if len(prompts) == 1 else None
     confined = tenant is not None and tenant != OPERATOR
-    return Caller(salt, loop.place(tenant, prompts[0]), conversation, loop.final, confined)
+    return Caller(salt, loop.place(tenant, prompts[0]), conversation, loop.final, confined, explained)
 
 
 class Front:

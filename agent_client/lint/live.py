@@ -37,7 +37,7 @@ def _in_session(session: Session, client: RadixClient) -> Iterator[Finding]:
     for number, call in enumerate(session.calls, 1):
         if isinstance(call.prompt, str):
             continue
-        told = client.tokenize(Chat(call.prompt, session.tools_of(call)))
+        told = client.tokenize(Chat(call.prompt, session.tools_of(call)), plain=True)
         now = _Sent(told.token_ids, told.rendered or "")
         found = [_lost_reasoning(session.id, number, call, now)]
         if before is not None:
@@ -84,7 +84,7 @@ def _between(
     reply = content_of(old.reply)
     if not reply or THINKING.search(reply):
         return None
-    ids = client.tokenize(reply, add_special_tokens=False).token_ids
+    ids = client.tokenize(reply, add_special_tokens=False, plain=True).token_ids
     sent = now.ids[len(was.ids) : len(was.ids) + len(ids)]
     if sent == ids:
         return None

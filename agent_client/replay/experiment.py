@@ -79,6 +79,7 @@ async def experiment(
         "trace_format": trace.format,
         "target": client.target,
         "model": model.model,
+        "template_drifts": [asdict(drift) for drift in model.template_drifts],
         "options": {**asdict(options), "sessions": sessions, "seed": seed, "salt": salt, "flush": flush},
         "notes": list(trace.notes),
         "runs": summaries,
@@ -93,7 +94,7 @@ async def planned_sessions(
 
     async def count_tokens(prompt: Prompt) -> int:
         try:
-            return (await client.tokenize(prompt)).count
+            return (await client.tokenize(prompt, plain=True)).count
         except Unavailable:
             raise
         except RadixloopError:

@@ -32,7 +32,7 @@ class LiveDriver(Driver):
         prompt = Chat(state.history, session.tools_of(call))
         limit = self._options.max_context
         if limit is not None:
-            length = (await self._client.tokenize(prompt)).count
+            length = (await self._client.tokenize(prompt, salt=self._salt)).count
             if length + self._options.output_tokens > limit:
                 raise Outgrown
         if not self._options.server_sessions:

@@ -75,6 +75,8 @@ def print_report(console: Console, report: dict[str, Any], per_turn: bool) -> No
     console.print(figures_table(title, columns, [("ratio", compared)] if compared else []))
     for run in runs:
         _print_troubles(console, run)
+    for drift in report["template_drifts"]:
+        console.print(Text(f"the chat template {drift['detail']}"))
     if per_turn:
         for run in runs:
             console.print(_turn_table(run, len(runs) > 1))

@@ -69,6 +69,7 @@ def report_of(*runs: Run, **more: Any) -> dict[str, Any]:
         "target": "here:1",
         "model": "toy",
         "options": {"concurrency": 4, "live_replies": False, "seed": None},
+        "template_drifts": [{"kind": "drops_reasoning", "detail": "leaves reasoning out", "message_index": 2}],
         "notes": [],
         "runs": summaries,
         "ratios": ratios(summaries[0], summaries[1]) if len(summaries) == 2 else None,

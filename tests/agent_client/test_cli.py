@@ -94,7 +94,10 @@ def test_a_run_without_a_single_call_can_be_printed() -> None:
 
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     run = summarise(Run("cached", interrupted=True, skipped_calls=3, cut_sessions=1))
-    print_report(console, {"trace": "t", "model": "m", "runs": [run], "ratios": None}, per_turn=True)
+    drifts = [{"kind": "drops_reasoning", "detail": "leaves reasoning out", "message_index": 2}]
+    report = {"trace": "t", "model": "m", "runs": [run], "ratios": None, "template_drifts": drifts}
+    print_report(console, report, per_turn=True)
     text = console.export_text()
     assert "interrupted" in text
+    assert "the chat template leaves reasoning out" in text
     assert "3 calls not made (1 session outgrew the context)" in text

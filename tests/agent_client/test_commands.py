@@ -8,8 +8,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from agent_client import CacheNode, CacheStats, ModelInfo
+from agent_client import CacheNode, CacheStats, Divergence, Explanation, ModelInfo, Span, TemplateDrift, Verdict
 from agent_client.commands import chat, generate, leases, nodes, stats
+from agent_client.explaining import explanation_lines
 from agent_client.keeping import Lease, Leases
 from agent_client.results import TierStats
 
@@ -61,6 +62,21 @@ def test_stats_have_a_row_for_every_tier() -> None:
     rows = dict(stats.rows(MODEL, replace(STATS, block_size=16, tiers=tiers)))
     assert rows["host tier"] == "3 MiB of 6 MiB, 30 tokens fetched, 0 blocks failed"
     assert rows["disk tier"].endswith("5 tokens fetched, 1 blocks failed")
+
+
+def test_stats_name_what_the_chat_template_does() -> None:
+    assert "chat template" not in dict(stats.rows(MODEL, STATS))
+    drift = TemplateDrift("reads_the_clock", "writes the date into prompts")
+    assert ("chat template", drift.detail) in stats.rows(replace(MODEL, template_drifts=(drift,)), STATS)
+
+
+def test_an_explanation_names_the_template_s_part() -> None:
+    parted = Divergence(1, "ab", "c", ("d",), 2, "assistant", None)
+    told = Explanation(3, 1, Verdict((Span(0, 1, "cached"), Span(1, 3, "diverged"))), parted, None, None, "lru")
+    drift = TemplateDrift("drops_reasoning", "leaves the reasoning of message 2 out", 2)
+    plain = list(explanation_lines(told))
+    lines = list(explanation_lines(replace(told, divergence=replace(parted, template=drift))))
+    assert [line for line in lines if line not in plain] == ["The chat template leaves the reasoning of message 2 out."]
 
 
 def test_stats_have_a_row_for_every_figure() -> None:

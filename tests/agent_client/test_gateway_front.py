@@ -21,7 +21,7 @@ from agent_client.cli import app
 from agent_client.gateway import check_listening, create_app, read_tenants
 from agent_client.gateway.explain_header import explanation
 from agent_client.gateway.failures import from_runtime
-from agent_client.verdicts import Span, Verdict
+from agent_client.verdicts import Divergence, Span, TemplateDrift, Verdict
 from tests.timing import eventually
 
 from .gateway_harness import error, frames, ok, serving_http
@@ -53,6 +53,13 @@ def test_a_verdict_on_one_line() -> None:
     assert told == (
         "1,000 of 2,201 prompt tokens cached; 100 evicted 1 min 05 s ago from token 1,000; "
         "1,100 diverged from token 1,100; the last token is always computed"
+    )
+    drift = TemplateDrift("drops_reasoning", "leaves the reasoning of message 2 out", 2)
+    parted = Divergence(1100, "a", "b", ("c",), 2, "assistant", None, drift)
+    assert (
+        explanation([Started("r", Usage(2201, 1000), None, Verdict(spans), parted)])
+        == told.replace("from token 1,100;", "from token 1,100, in message 2;")
+        + "; the chat template leaves the reasoning of message 2 out"
     )
     many = Verdict(tuple(Span(i, i + 1, "diverged") for i in range(1000)))
     assert len(explanation([Started("r", Usage(1000), None, many)])) == 1000

@@ -20,7 +20,8 @@ class Model:
         self._render = render
         self._ids = ids or (lambda text: [ord(char) for char in text])
 
-    def tokenize(self, prompt: Any, *, add_special_tokens: bool = True) -> Tokenized:
+    def tokenize(self, prompt: Any, *, add_special_tokens: bool = True, plain: bool) -> Tokenized:
+        assert plain
         text = self._render(list(prompt.messages)) if isinstance(prompt, Chat) else prompt
         return Tokenized(array("i", self._ids(text)), text)
 

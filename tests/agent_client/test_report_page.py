@@ -104,6 +104,7 @@ async def test_it_says_what_the_report_says() -> None:
         assert "\n".join(cells) in page.text
     for cause, tokens in told["missed_tokens_by_cause"].items():
         assert f"{cause.replace('_', ' ')}\n{count(tokens)} tokens" in page.text
+    assert "The chat template leaves reasoning out." in page.text
     assert f"{count(told['cached_tokens'])} tokens found" in page.text
     assert f"{count(told['computed_tokens'])} tokens were computed for them" in page.text
 

@@ -34,14 +34,14 @@ class Mark:
     ttl: str
 
 
-async def marks(member: Member, found: Sequence[Breakpoint], ids: array[int]) -> list[Mark]:
-    """Where breakpoints lie in a prompt's token ids; at 0 where the runtime cannot say."""
+async def marks(member: Member, salt: str | None, found: Sequence[Breakpoint], ids: array[int]) -> list[Mark]:
+    """Where breakpoints lie in the token ids of a prompt in the namespace of `salt`; at 0 where nobody can say."""
 
     async def place(point: Breakpoint) -> Mark:
         if point.up_to is None:
             return Mark(len(ids), point.ttl)
         try:
-            cut = await member.client.tokenize(point.up_to)
+            cut = await member.client.tokenize(point.up_to, salt=salt)
         except RadixloopError as error:
             # A template may take the whole prompt and not a part of it. That is no reason to fail the request.
             log.warning("a cache_control mark could not be placed: %s", error)

@@ -54,7 +54,7 @@ class Wishes:
     async def begun(self, running: Running) -> None:
         """Finds out where the marks are. The runtime computes the prompt meanwhile."""
         if self._breakpoints:
-            self._marks = await marks(running.member, self._breakpoints, _prompt_ids(running))
+            self._marks = await marks(running.member, self._salt, self._breakpoints, _prompt_ids(running))
 
     async def ended(self, running: Running, generations: Sequence[Generation]) -> None:
         """Takes the leases and carries the actions out."""

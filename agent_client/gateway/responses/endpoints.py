@@ -17,6 +17,7 @@ from ...calls import close_session
 from ...errors import RadixloopError
 from ..bodies import read_body
 from ..conversations import loop_of
+from ..explain_header import asked as explanation_asked
 from ..fleet import Calls
 from ..fleet.places import digest
 from ..front import Front, caller_of
@@ -46,12 +47,15 @@ class ResponsesEndpoints:
         salt = previous.salt if previous else salt_of(tenant, asked.cache_salt)
         history: Sequence[Message] = previous.messages if previous else ()
         whole = chat_of(asked.instructions, history, new, tools)
-        caller, head = caller_of(tenant, salt, loop, [whole]), digest([asked.instructions, tools])
+        asked_why = explanation_asked(http.headers)
+        caller, head = caller_of(tenant, salt, loop, [whole], explained=asked_why), digest([asked.instructions, tools])
         if previous is not None:
             caller = replace(caller, place=previous.loop)
         wishes = front.wishes_of(caller, asked)
         if caller.confined:
             options["verdict_within_namespace"] = True
+        if caller.explained:
+            options["explain"] = True
         if wishes.any:
             options["return_prompt_ids"] = True
         request_id = uuid.uuid4().hex

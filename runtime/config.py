@@ -307,7 +307,7 @@ class ServeConfig(BaseModel):
     grammar_seconds: float = setting(
         5.0,
         WORK,
-        "Longest that compiling a schema, regex or grammar may take, in a process of its own; longer is refused.",
+        "Most of the processor's time that compiling a schema, regex or grammar may take, in a process of its own.",
         metavar="SECONDS",
         gt=0,
         le=60,

@@ -84,6 +84,16 @@ class EventsOff(RuntimeServiceError):
         super().__init__("this runtime records no events; start it with --kv-events grpc or zmq")
 
 
+class NotErased(RuntimeServiceError):
+    """What was flushed is forgotten here, and a file may still hold it."""
+
+    def __init__(self, tiers: str) -> None:
+        super().__init__(
+            f"what was flushed is no longer used, but its records in the {tiers} tier could not be erased and may be "
+            "found again at the next start: delete the file while the runtime is stopped"
+        )
+
+
 class NotForTenants(RuntimeServiceError):
     """The key is a tenant's, and what was asked is about all of them."""
 

@@ -15,6 +15,7 @@ from runtime.errors import (
     EngineFailed,
     EventsOff,
     InvalidRequest,
+    NotErased,
     NotForTenants,
     QueueFull,
     RequestCancelled,
@@ -24,7 +25,7 @@ from runtime.errors import (
     TemplateRefused,
     TooMany,
 )
-from runtime.grammar import GrammarRefused
+from runtime.grammar import CompilerBusy, GrammarRefused
 from runtime.sessions import SessionBusy, SessionExists, SessionLimit, SessionRefusesPrompt
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (InvalidArgument, grpc.StatusCode.INVALID_ARGUMENT),
     (TemplateRefused, grpc.StatusCode.INVALID_ARGUMENT),
     (GrammarRefused, grpc.StatusCode.INVALID_ARGUMENT),
+    (CompilerBusy, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (RequestTooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (QueueFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (SessionLimit, grpc.StatusCode.RESOURCE_EXHAUSTED),
@@ -53,6 +55,7 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (ShuttingDown, grpc.StatusCode.UNAVAILABLE),
     (RequestCancelled, grpc.StatusCode.CANCELLED),
     (EngineFailed, grpc.StatusCode.INTERNAL),
+    (NotErased, grpc.StatusCode.INTERNAL),
 )
 
 
@@ -61,7 +64,7 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str, 
     for kind, code in _CODES:
         if isinstance(error, kind):
             trailing: tuple[tuple[str, str], ...] = ()
-            if isinstance(error, QueueFull):
+            if isinstance(error, QueueFull | CompilerBusy):
                 trailing = ((PUSHBACK_KEY, str(max(1, round(error.retry_after_s * 1000)))),)
             return code, str(error), trailing
     return grpc.StatusCode.INTERNAL, "the runtime failed on this call; its log says why", ()

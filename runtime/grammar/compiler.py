@@ -7,11 +7,11 @@ import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from runtime.errors import TooMany
+from runtime.errors import ShuttingDown
 from runtime.grammar.books import GrammarBooks
 from runtime.grammar.compile_process import CompileProcess
 from runtime.grammar.interface import CompiledGrammar, GrammarLibrary
-from runtime.grammar.spec import GrammarRefused, GrammarSpec
+from runtime.grammar.spec import CompilerBusy, GrammarRefused, GrammarSpec
 
 WORKERS = 2
 MAX_WAITING = 64
@@ -29,7 +29,11 @@ class GrammarCompiler:
         """`seconds` is the time that a stranger's grammar may take."""
         self.library = library
         self._books = books
+        # Apart from one another: what the runtime makes itself takes milliseconds, and waits for no stranger's.
+        self._own = ThreadPoolExecutor(1, thread_name_prefix="grammar-own")
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="grammar")
+        self._strangers = 0
+        self._closed = False
         vocabulary = library.vocabulary()
         self._processes = [CompileProcess(vocabulary, vocab_size, seconds) for _ in range(WORKERS)]
         # Of two that are idle the started one is taken: it was put back last.
@@ -41,7 +45,8 @@ class GrammarCompiler:
     def compiled(self, spec: GrammarSpec) -> Future[CompiledGrammar]:
         """The compiled grammar of `spec`; from any thread.
 
-        The future raises GrammarRefused. Raises TooMany where as many grammars wait to be compiled as may.
+        The future raises GrammarRefused, CompilerBusy or ShuttingDown. Raises the last two at once where as many of
+        strangers' grammars wait as may, or this is closed.
         """
         with self._lock:
             self._books.lookups += 1
@@ -52,15 +57,24 @@ class GrammarCompiler:
                 return _done(known)
             pending = self._pending.get(spec.digest)
             if pending is None:
-                if len(self._pending) >= MAX_WAITING:
-                    raise TooMany("grammars that wait to be compiled", MAX_WAITING, "try again in a few seconds")
-                pending = self._threads.submit(self._compile, spec)
+                if self._closed:
+                    raise ShuttingDown("the runtime has stopped")
+                if spec.trusted:
+                    pending = self._own.submit(self._compile, spec)
+                else:
+                    if self._strangers >= MAX_WAITING:
+                        raise CompilerBusy(f"{MAX_WAITING} grammars wait to be compiled, which is the limit")
+                    pending = self._threads.submit(self._compile, spec)
+                    self._strangers += 1
                 self._pending[spec.digest] = pending
             return pending
 
     def close(self) -> None:
         """End the processes; what is being compiled is refused."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._closed = True
+        for threads in (self._own, self._threads):
+            threads.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.close()
 
@@ -77,6 +91,7 @@ class GrammarCompiler:
             self._books.compile.observe_one(time.perf_counter() - began)
             with self._lock:
                 del self._pending[spec.digest]
+                self._strangers -= not spec.trusted
                 if outcome is not None:
                     self._keep(spec.digest, outcome)
 

@@ -13,7 +13,7 @@ from radixloop.v1 import inference_pb2
 
 from runtime.convert import ChatInput
 from runtime.detokenizer import silent_token_ids
-from runtime.errors import InvalidRequest
+from runtime.errors import InvalidRequest, ShuttingDown
 from runtime.grammar.books import GrammarBooks
 from runtime.grammar.compiler import GrammarCompiler
 from runtime.grammar.constraint import Constraint, constraint_of
@@ -58,7 +58,7 @@ class GrammarDesk:
     async def rules(
         self, request: inference_pb2.GenerateRequest, chat: ChatInput | None, sampling: SamplingParams
     ) -> ReplyRules:
-        """What a request demands. Raises InvalidRequest, TooMany."""
+        """What a request demands. Raises InvalidRequest, CompilerBusy."""
         offered = chat.tools if chat is not None else []
         text, tools = None, None
         if offered or request.HasField("tool_choice") or request.WhichOneof("constraint") is not None:
@@ -76,7 +76,7 @@ class GrammarDesk:
         return replace(rules, reader=lambda: StreamedCalls(form))
 
     async def constrain(self, text: Constraint | None, sampling: SamplingParams) -> ReplyRules:
-        """A constraint alone. Raises InvalidRequest, TooMany."""
+        """A constraint alone. Raises InvalidRequest, CompilerBusy."""
         return ReplyRules(None, sampling) if text is None else await self._under(text.spec, text.field, sampling)
 
     def close(self) -> None:
@@ -116,4 +116,10 @@ async def _shared(future: Future[CompiledGrammar]) -> CompiledGrammar:
     """Wait for what others may wait for too: who gives up must not take it from them."""
     waiting = asyncio.wrap_future(future)
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return await asyncio.shield(waiting)
+    try:
+        return await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        # Of what waits and not of who waits: the runtime stops.
+        if future.cancelled():
+            raise ShuttingDown("the runtime has stopped") from None
+        raise

@@ -16,6 +16,14 @@ class GrammarRefused(RuntimeServiceError):
     """No grammar, or one whose compilation exceeds the runtime's bounds."""
 
 
+class CompilerBusy(RuntimeServiceError):
+    """A grammar was not compiled, for no fault of its own: asked for again it may be."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; try again in a few seconds")
+        self.retry_after_s = 2.0
+
+
 @dataclass(frozen=True)
 class GrammarSpec:
     """A grammar as text.

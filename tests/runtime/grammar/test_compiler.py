@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import wait
 from threading import Event
 
 import pytest
 
-from runtime.errors import TooMany
-from runtime.grammar import GrammarBooks, GrammarCompiler, GrammarRefused, GrammarSpec, compiler
+from runtime.errors import ShuttingDown
+from runtime.grammar import (
+    CompilerBusy,
+    GrammarBooks,
+    GrammarCompiler,
+    GrammarRefused,
+    GrammarSpec,
+    compile_process,
+    compiler,
+)
+from runtime.grammar.compile_process import CompileProcess
 from runtime.grammar.interface import CompiledGrammar
 from runtime.grammar.trial import try_out
 from tests.runtime.grammar.stuck import StuckGrammar
 from tests.runtime.grammar.walks import byte_library
+from tests.timing import eventually
 
 SECONDS = 1.5
 # Each of its rules is tried at every place of every other.
@@ -61,15 +73,24 @@ def test_those_who_ask_at_once_share_one_compilation(
     assert books.compile.read()[0][-1] == ("+Inf", 1)
 
 
-def test_only_so_many_may_wait(compile_service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    go = hold_up(compile_service, monkeypatch)
-    monkeypatch.setattr(compiler, "MAX_WAITING", 2)
-    waiting = [compile_service.compiled(regex("a" * count, trusted=True)) for count in (1, 2)]
-    with pytest.raises(TooMany, match="2 is the limit"):
-        compile_service.compiled(regex("aaa", trusted=True))
+def test_only_so_many_strangers_may_wait_and_the_runtimes_own_do_not_wait_for_them(
+    compile_service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, library = Event(), compile_service.library
+
+    def slowly(process: CompileProcess, spec: GrammarSpec) -> bytes:
+        assert go.wait(60)
+        return library.dump(library.compile(spec))
+
+    monkeypatch.setattr(CompileProcess, "compile", slowly)
+    monkeypatch.setattr(compiler, "MAX_WAITING", 3)
+    waiting = [compile_service.compiled(regex("a" * count)) for count in (1, 2, 3)]
+    with pytest.raises(CompilerBusy, match="3 grammars wait"):
+        compile_service.compiled(regex("aaaa"))
+    assert accepts(compile_service.compiled(regex("own", trusted=True)).result(60), b"own")
     go.set()
     wait(waiting, 60)
-    compile_service.compiled(regex("aaa", trusted=True)).result(60)
+    compile_service.compiled(regex("aaaa")).result(60)
 
 
 def hold_up(service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> Event:
@@ -135,6 +156,50 @@ def test_strangers_grammars_are_compiled_apart_within_bounds(compile_service: Gr
     assert accepts(compile_service.compiled(regex("ab*")).result(60), b"abb")
     starts = [process.starts for process in compile_service._processes]
     assert max(starts) >= 2
+
+
+@pytest.mark.slow
+def test_what_happens_to_a_process_says_nothing_of_its_grammar(
+    compile_service: GrammarCompiler, books: GrammarBooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange, deaths = compile_process._exchange, 0
+
+    def dying(process: subprocess.Popen[bytes], messages: list[bytes], seconds: float) -> bytes | None:
+        nonlocal deaths
+        if len(messages) == 1 and deaths:
+            deaths -= 1
+            process.kill()
+        return exchange(process, messages, seconds)
+
+    monkeypatch.setattr(compile_process, "_exchange", dying)
+    deaths = 1
+    assert accepts(compile_service.compiled(regex("killed (once)?")).result(60), b"killed once")
+    [running] = [process._process for process in compile_service._processes if process._process]
+    # Ctrl-C in the runtime's terminal does not reach it.
+    assert os.getpgid(running.pid) != os.getpgid(0)
+    deaths = 2
+    with pytest.raises(CompilerBusy, match="was ended; try again"):
+        compile_service.compiled(regex("killed twice")).result(60)
+    # A machine whose processor others have.
+    monkeypatch.setattr(compile_process, "PATIENCE", 0.0)
+    with pytest.raises(CompilerBusy, match="the machine is busy"):
+        compile_service.compiled(GrammarSpec("ebnf", SLOW)).result(60)
+    assert books.refused == 0
+    assert regex("killed twice").digest not in compile_service._kept
+
+
+@pytest.mark.slow
+def test_the_end_of_the_runtime_refuses_no_grammar(compile_service: GrammarCompiler, books: GrammarBooks) -> None:
+    compiling = [compile_service.compiled(GrammarSpec("ebnf", SLOW + " " * count)) for count in range(3)]
+    assert eventually(lambda: all(process.starts for process in compile_service._processes))
+    compile_service.close()
+    for future in compiling[:2]:
+        with pytest.raises(ShuttingDown):
+            future.result(60)
+    assert compiling[2].cancelled()
+    with pytest.raises(ShuttingDown):
+        compile_service.compiled(regex("late"))
+    assert books.refused == 0
 
 
 def test_a_grammar_whose_masks_are_slow_is_refused_before_it_is_used() -> None:

@@ -37,44 +37,52 @@ def place_in_chat(
     if spans is None:
         return None
     holder: int | None = None
-    for index, (start, end) in enumerate(spans):
-        message = chat.messages[index]
+    for rank, (start, end, index) in enumerate(spans):
         if start <= offset < end:
-            return Place(index, message["role"], offset - start)
+            return Place(index, chat.messages[index]["role"], offset - start)
         if offset >= end:
-            # Between two contents stand the end of one message and the head of the next; calls belong to the first.
-            following = index + 1 < len(spans) and not message.get("tool_calls")
-            holder = index + 1 if following else index
+            holder = _behind(chat.messages, index, None if rank + 1 == len(spans) else spans[rank + 1][2])
     return None if holder is None else Place(holder, chat.messages[holder]["role"], None)
+
+
+def _behind(messages: list[dict[str, Any]], index: int, following: int | None) -> int:
+    """The message of what stands behind the content of message `index`, up to the content that comes next.
+
+    There stand the end of one message and the head of the next, calls, and messages whose content is left out.
+    """
+    if messages[index].get("tool_calls"):
+        return index
+    left_out = index + 1 < len(messages) if following is None else following > index + 1
+    if left_out or following is None:
+        return index + 1 if left_out else index
+    return following
 
 
 def _content_spans(
     chat: ChatInput, render: Callable[[list[dict[str, Any]]], str], text: str
-) -> list[tuple[int, int]] | None:
-    """Where each message's content stands in `text`; None where the template is too free with it.
+) -> list[tuple[int, int, int]] | None:
+    """Where contents stand in `text`, in its order: start, end and message; None where the template is too free.
 
     The chat is rendered again with a mark in place of each content. What stands between the marks is the template's
-    own, and is found again in `text` around the real contents.
+    own, and is found again in `text` around the real contents. A template may leave contents out, or move them.
     """
     marks = [f"m{index}x{secrets.token_hex(12)}" for index in range(len(chat.messages))]
     marked = render([{**message, "content": mark} for message, mark in zip(chat.messages, marks, strict=True)])
-    pieces: list[str] = []
-    rest = marked
-    for mark in marks:
-        if rest.count(mark) != 1:
-            return None
-        piece, _, rest = rest.partition(mark)
-        pieces.append(piece)
-    pieces.append(rest)
-    if not text.startswith(pieces[0]):
+    if any(marked.count(mark) > 1 for mark in marks):
         return None
-    spans = []
-    start = len(pieces[0])
-    for message, piece in zip(chat.messages, pieces[1:], strict=True):
-        end = _end_of_content(message.get("content") or "", piece, text, start)
+    places = sorted((marked.find(mark), index) for index, mark in enumerate(marks) if mark in marked)
+    spans: list[tuple[int, int, int]] = []
+    head = marked[: places[0][0]] if places else marked
+    if not text.startswith(head):
+        return None
+    start = len(head)
+    for rank, (place, index) in enumerate(places):
+        behind = place + len(marks[index])
+        piece = marked[behind : places[rank + 1][0] if rank + 1 < len(places) else None]
+        end = _end_of_content(chat.messages[index].get("content") or "", piece, text, start)
         if end is None:
             return None
-        spans.append((start, end))
+        spans.append((start, end, index))
         start = end + len(piece)
     return spans
 

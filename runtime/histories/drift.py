@@ -10,6 +10,7 @@ from runtime.chat_messages import Message
 from runtime.chat_places import place_in_chat
 from runtime.convert import ChatInput
 from runtime.errors import TemplateRefused
+from runtime.histories.longest_prefix import in_common
 
 DROPS_REASONING = "drops_reasoning"
 REWRITES_HISTORY = "rewrites_history"
@@ -28,6 +29,7 @@ _TOOL = {
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "prefix"}'}}
 _SYSTEM: Message = {"role": "system", "content": "Answer in a word."}
 _RESULT: Message = {"role": "tool", "name": "look_up", "tool_call_id": "call00001", "content": "a beginning"}
+_WORDS = "I look it up."
 _REASONING = "<think>\nThe third word will do.\n</think>\n\n"
 
 
@@ -50,11 +52,13 @@ def find_drifts(renderer: ChatRenderer) -> tuple[TemplateDrift, ...]:
     """All that the samples show; none without a template."""
     if not renderer.has_template:
         return ()
-    found = [_parting(renderer, "", "", tools=False) or _parting(renderer, "with tools", "", tools=True)]
+    rewritten = _parting(renderer, "", tools=False) or _parting(renderer, "", tools=True)
+    beside_calls = rewritten or _parting(renderer, _WORDS, tools=True)
     # A template that rewrites every history is not asked what it does to reasoning.
-    if found == [None]:
-        found.append(_parting(renderer, "", _REASONING, tools=False) or _parting(renderer, "", _REASONING, tools=True))
-    found.append(_clock(renderer))
+    reasoning = rewritten or _parting(renderer, _REASONING, tools=False)
+    if beside_calls is None and reasoning is None:
+        reasoning = _parting(renderer, _REASONING, tools=True)
+    found = [*dict.fromkeys([rewritten, beside_calls, reasoning]), _clock(renderer)]
     return tuple(drift for drift in found if drift is not None)
 
 
@@ -70,25 +74,25 @@ def sample_chats(renderer: ChatRenderer) -> list[tuple[str, str]]:
     return samples
 
 
-def _turns(reasoning: str, *, tools: bool, system: bool) -> list[tuple[list[Message], str]]:
-    """Histories that grow, each with the reply that the model wrote last in it."""
+def _turns(begin: str, *, tools: bool, system: bool) -> list[tuple[list[Message], str]]:
+    """Histories that grow, each with the reply that the model wrote last in it. `begin`: what replies begin with."""
     first: list[Message] = [_SYSTEM, _user("first")] if system else [_user("first")]
     if not tools:
-        second = [*first, _said(f"{reasoning}Answer one."), _user("second")]
-        third = [*second, _said(f"{reasoning}Answer two."), _user("third")]
-        return [(first, ""), (second, f"{reasoning}Answer one."), (third, f"{reasoning}Answer two.")]
-    calling: Message = {"role": "assistant", "content": reasoning, "tool_calls": [_CALL]}
+        second = [*first, _said(f"{begin}Answer one."), _user("second")]
+        third = [*second, _said(f"{begin}Answer two."), _user("third")]
+        return [(first, ""), (second, f"{begin}Answer one."), (third, f"{begin}Answer two.")]
+    calling: Message = {"role": "assistant", "content": begin, "tool_calls": [_CALL]}
     second = [*first, calling, _RESULT]
-    third = [*second, _said(f"{reasoning}Answer one."), _user("second")]
-    # How the model writes a call is the template's affair: what it writes must stay, and the reasoning before it.
-    return [(first, ""), (second, reasoning.strip()), (third, f"{reasoning}Answer one.")]
+    third = [*second, _said(f"{begin}Answer one."), _user("second")]
+    # How the model writes a call is the template's affair: what it writes must stay, and the words before it.
+    return [(first, ""), (second, begin.strip()), (third, f"{begin}Answer one.")]
 
 
-def _parting(renderer: ChatRenderer, where: str, reasoning: str, *, tools: bool) -> TemplateDrift | None:
+def _parting(renderer: ChatRenderer, begin: str, *, tools: bool) -> TemplateDrift | None:
     """The first turn that does not begin with the one before it and its reply."""
     offered = [_TOOL] if tools else None
     before: str | None = None
-    for messages, reply in _turns(reasoning, tools=tools, system=renderer.abilities.system_role):
+    for messages, reply in _turns(begin, tools=tools, system=renderer.abilities.system_role):
         try:
             text = renderer.render(messages, offered)
         except TemplateRefused:
@@ -96,25 +100,26 @@ def _parting(renderer: ChatRenderer, where: str, reasoning: str, *, tools: bool)
             return None
         expected = None if before is None else before + reply
         if expected is not None and not text.startswith(expected):
-            at = next(
-                (i for i, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b),
-                min(len(text), len(expected)),
-            )
+            at = in_common(text, expected)
             chat = ChatInput(messages, offered or [])
             place = place_in_chat(chat, lambda others: renderer.render(others, offered), text, at)
-            return _drift(where, reasoning, None if place is None else place.message, whole=at < len(before or ""))
+            return _drift(begin, None if place is None else place.message, tools=tools, whole=at < len(before or ""))
         before = text
     return None
 
 
-def _drift(where: str, reasoning: str, message: int | None, *, whole: bool) -> TemplateDrift:
+def _drift(begin: str, message: int | None, *, tools: bool, whole: bool) -> TemplateDrift:
     cost = "everything from there on" if whole else "that reply and what follows it"
-    if reasoning:
+    if begin == _REASONING:
         detail = f"leaves the reasoning of earlier replies out: each later turn computes {cost} again"
         return TemplateDrift(DROPS_REASONING, detail, message)
+    if begin:
+        detail = f"leaves out what a reply says beside its calls: each later turn computes {cost} again"
+        return TemplateDrift(REWRITES_HISTORY, detail, message)
     place = "before its messages" if message is None else f"at message {message} of a short chat"
-    detail = f"writes a history {where + ' ' if where else ''}otherwise once it goes on, first {place}: each turn "
-    return TemplateDrift(REWRITES_HISTORY, f"{detail}computes {cost} again", message)
+    kind = "a history with tools" if tools else "a history"
+    detail = f"writes {kind} otherwise once it goes on, first {place}: each turn computes {cost} again"
+    return TemplateDrift(REWRITES_HISTORY, detail, message)
 
 
 def _clock(renderer: ChatRenderer) -> TemplateDrift | None:

@@ -55,11 +55,36 @@ def test_every_character_has_its_message(render: Render) -> None:
     assert found[-1] == Place(3, "tool", None)
 
 
-def test_a_template_that_drops_a_message_names_none() -> None:
+def test_a_template_that_drops_a_message_names_the_others() -> None:
     def dropping(messages: list[dict[str, Any]]) -> str:
         return plain(messages[1:])
 
-    assert set(places(dropping)) == {None}
+    text, found = dropping(CHAT.messages), places(dropping)
+    assert found[text.index(" a ", text.index("<user>"))] == Place(1, "user", 0)
+    assert found[text.index("[call")] == Place(2, "assistant", None)
+    assert {place.message for place in found if place is not None} == {1, 2, 3}
+
+
+def test_what_stands_in_place_of_a_content_is_of_its_message() -> None:
+    def calls_alone(messages: list[dict[str, Any]]) -> str:
+        return plain([m for m in messages if not m.get("tool_calls")]).replace("<tool>", "[call a]</><tool>")
+
+    text, found = calls_alone(CHAT.messages), places(calls_alone)
+    assert found[text.index("[call")] == Place(2, "assistant", None)
+    assert found[text.index("aaa")] == Place(3, "tool", 0)
+
+
+def test_a_template_that_moves_a_content_is_followed() -> None:
+    def last(messages: list[dict[str, Any]]) -> str:
+        return plain([*messages[1:], messages[0]])
+
+    text, found = last(CHAT.messages), places(last)
+    assert found[text.index("a a", text.index("<system>"))] == Place(0, "system", 0)
+    assert found[text.index("aaa")] == Place(3, "tool", 0)
+
+
+def test_a_template_that_writes_a_content_twice_names_none() -> None:
+    assert set(places(lambda messages: plain([*messages, messages[0]]))) == {None}
 
 
 def test_a_template_that_changes_a_content_is_followed_by_what_comes_after_it() -> None:

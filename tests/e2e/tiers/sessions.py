@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from agent_client import RadixClient
 from agent_client.client import GenerationStream, Session
-from agent_client.errors import NotFound, ResourceExhausted
+from agent_client.errors import FailedPrecondition, NotFound, ResourceExhausted
 from agent_client.results import Usage
 
 SALTS = (None, "a", "b")
@@ -221,6 +221,7 @@ class Traffic:
                 next(stream, None)
             stream.cancel()
             self.tally.count(cancelled=1)
+            self._rewind(conversation)
             return
         reply = stream.result()
         conversation.pending = []
@@ -231,6 +232,22 @@ class Traffic:
             self.tally.is_wrong(f"a session of {len(conversation.tokens)} tokens has {reply.session_tokens}")
         if dice.random() < self._sampled:
             self._compare(conversation.salt, prompt, reply.token_ids)
+
+    def _rewind(self, conversation: Conversation) -> None:
+        """After a cancel that may have come when the turn was over: back to what it went on from."""
+        if conversation.session is None:
+            return
+        if not conversation.tokens:
+            conversation.session.close()
+            conversation.session = None
+            return
+        for _ in range(200):
+            try:
+                conversation.session.truncate(tokens=len(conversation.tokens))
+                return
+            except FailedPrecondition:
+                time.sleep(0.01)
+        self.tally.is_wrong("a cancelled turn does not end")
 
     def _compare(self, salt: str | None, prompt: Sequence[int], tokens: Sequence[int]) -> None:
         """Compute a reply again, neither reading nor writing the cache."""

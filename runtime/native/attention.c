@@ -11,6 +11,8 @@
 #include "unpack.h"
 
 enum { ROWS = 6, COLUMNS = LANES == 16 ? 4 : 2 };
+/* Groups of rows from which on each fetches a part of the next tile: all of it at once would wait for itself. */
+enum { SPREAD = 4 };
 
 #define LOG2E 1.44269504088896341f
 #define LN2 0.693147180559945309f
@@ -228,6 +230,7 @@ struct tile {
     int base;  /* position of the first */
     const char *next_keys[TILE], *next_values[TILE];
     int coming; /* keys in the next tile, to be fetched meanwhile */
+    int groups; /* of rows that are taken one after the other */
 };
 
 /* A few rows of one KV head over a tile. */
@@ -259,13 +262,24 @@ static void any_rows(int rows, const struct attention *step, const struct rows *
     }
 }
 
+/* Fetches the share of the next tile that falls to a group of rows. */
+INLINE void fetch(const struct attention *step, const struct tile *tile, int group) {
+    const int first = tile->coming * group / tile->groups, end = tile->coming * (group + 1) / tile->groups;
+    for (int j = first; j < end; j++) {
+        for (int at = 0; at < step->key_bytes; at += 64) __builtin_prefetch(tile->next_keys[j] + at, 0, 2);
+        for (int at = 0; at < step->value_bytes; at += 64) __builtin_prefetch(tile->next_values[j] + at, 0, 2);
+    }
+}
+
 /* All rows of one KV head over a tile. */
 static void take_tile(const struct attention *step, const struct rows *all, const struct task *task,
                       const struct tile *tile, float *scores) {
     const int rows = task->count * step->group;
     const int kd = padded(step->key_dim), vd = padded(step->value_dim);
-    int coming = tile->coming;
+    const int spread = tile->groups >= SPREAD;
+    int coming = spread ? 0 : tile->coming;
     for (int first = 0; first < rows; first += ROWS) {
+        if (spread) fetch(step, tile, first / ROWS);
         int count = rows - first < ROWS ? rows - first : ROWS, low[ROWS], high[ROWS], some = 0;
         for (int r = 0; r < count; r++) {
             int at = step->positions[task->members + (first + r) / step->group] - tile->base;
@@ -287,6 +301,7 @@ static void take_tile(const struct attention *step, const struct rows *all, cons
 static void read_keys(const struct attention *step, const char **records, const struct tile *tile, float *wide,
                       const float *nothing, float *turned) {
     const int dim = step->key_dim, kind = step->key_kind, bytes = step->key_bytes, words = words_of(kind, dim);
+    const int coming = tile->groups < SPREAD ? tile->coming : 0;
     if (kind != FLOAT32 && words == 0) {
         widen_all(records, tile->count, kind, dim, bytes, wide, padded(dim));
         for (int j = 0; j < tile->count; j++) records[j] = (const char *)(wide + (long)j * padded(dim));
@@ -294,12 +309,12 @@ static void read_keys(const struct attention *step, const char **records, const 
     for (int j = tile->count; j < TILE; j++) records[j] = (const char *)nothing;
     const float *const *rows = (const float *const *)records;
     if (words == 0) {
-        turn(rows, dim, turned, tile->next_keys, tile->coming, bytes);
+        turn(rows, dim, turned, tile->next_keys, coming, bytes);
         return;
     }
     struct scales scales = {{0}, {0}};
     read_scales(records, kind, tile->count, bytes, &scales);
-    turn(rows, words, wide, tile->next_keys, tile->coming, bytes);
+    turn(rows, words, wide, tile->next_keys, coming, bytes);
     unpack_turned(wide, kind, dim, &scales, turned);
 }
 
@@ -309,6 +324,15 @@ static void read_values(const struct attention *step, const char *const *records
     if (!where_they_lie) widen_all(records, tile->count, step->value_kind, dim, step->value_bytes, wide, room);
     for (int j = 0; j < tile->count; j++)
         tile->values[j] = where_they_lie ? (const float *)records[j] : wide + (long)j * room;
+}
+
+/* Where in the pool `count` positions from `base` on are kept. */
+INLINE void find_slots(const struct attention *step, const int32_t *blocks, int base, int count, long *slots) {
+    int block = base / step->block_size, offset = base % step->block_size;
+    for (int j = 0; j < count; j++) {
+        slots[j] = (long)blocks[block] * step->block_size + offset;
+        if (++offset == step->block_size) offset = 0, block++;
+    }
 }
 
 static void run_task(const void *data, long item, int worker) {
@@ -343,16 +367,14 @@ static void run_task(const void *data, long item, int worker) {
         int count = task->high - base < TILE ? task->high - base : TILE;
         int ahead = task->high - base - TILE < TILE ? task->high - base - TILE : TILE;
         long slot[TILE], next[TILE];
-        for (int j = 0; j < count; j++)
-            slot[j] = (long)blocks[(base + j) / step->block_size] * step->block_size + (base + j) % step->block_size;
-        for (int j = 0; j < ahead; j++)
-            next[j] = (long)blocks[(base + TILE + j) / step->block_size] * step->block_size +
-                      (base + TILE + j) % step->block_size;
+        find_slots(step, blocks, base, count, slot);
+        find_slots(step, blocks, base + TILE, ahead, next);
         for (int h = 0; h < task->heads; h++) {
             const char *keys = call->keys + (long)(task->head + h) * step->key_bytes;
             const char *values = call->values + (long)(task->head + h) * step->value_bytes;
             struct tile tile;
             tile.turned = turned, tile.count = count, tile.base = base, tile.coming = ahead < 0 ? 0 : ahead;
+            tile.groups = (rows + ROWS - 1) / ROWS;
             const char *key_rows[TILE], *value_rows[TILE];
             for (int j = 0; j < ahead; j++) {
                 tile.next_keys[j] = keys + next[j] * key_token;

@@ -82,31 +82,32 @@ INLINE int any_above(vec value, float limit) {
 #endif
 }
 
-/* 2^x for x <= 127, to 1.2e-7 (relative); 0 below -126, NaN of NaN. The whole part goes into the exponent, the rest
- * through the polynomial of degree 6 with the least relative error on [-0.5, 0.5]. */
+/* 2^x on [-0.5, 0.5]: the polynomial of degree 6 with the least relative error. */
+INLINE vec exp2_near_0(vec x) {
+    vec p = splat(1.53533590e-4f);
+    p = p * x + splat(1.33988739e-3f);
+    p = p * x + splat(9.61843692e-3f);
+    p = p * x + splat(5.55033237e-2f);
+    p = p * x + splat(2.40226477e-1f);
+    p = p * x + splat(6.93147182e-1f);
+    return p * x + splat(1.0f);
+}
+
+/* 2^x for x <= 127, to 1.2e-7 (relative); below -126 what is left of it, or 0; NaN of NaN. The whole part goes into the
+ * exponent, the rest through a polynomial. */
 INLINE vec exp2_of(vec x) {
+#if LANES == 16 && defined(__AVX512DQ__)
+    /* Both are 0 away from an infinity that the last step then takes for what it is. */
+    const __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const vec rest = (vec)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return (vec)_mm512_scalef_ps((__m512)exp2_near_0(rest), whole);
+#else
     /* 1.5 * 2^23: adding it leaves the nearest whole number in the low bits. */
     const vec rounder = splat(12582912.0f), least = splat(-126.0f);
-#if LANES == 16
-    /* The second operand is the result where either is NaN. */
-    vec clamped = larger(least, x);
-#else
     vec clamped = choose(x < least, least, x);
-#endif
     vec shifted = clamped + rounder;
-    vec rest = clamped - (shifted - rounder);
-    vec p = splat(1.53533590e-4f);
-    p = p * rest + splat(1.33988739e-3f);
-    p = p * rest + splat(9.61843692e-3f);
-    p = p * rest + splat(5.55033237e-2f);
-    p = p * rest + splat(2.40226477e-1f);
-    p = p * rest + splat(6.93147182e-1f);
-    p = p * rest + splat(1.0f);
+    vec p = exp2_near_0(clamped - (shifted - rounder));
     vec found = (vec)((ivec)p + (((ivec)shifted - (ivec)rounder) << 23));
-#if LANES == 16
-    return (vec)_mm512_mask_mov_ps((__m512)found, _mm512_cmp_ps_mask((__m512)x, (__m512)least, _CMP_LT_OQ),
-                                   _mm512_setzero_ps());
-#else
     return choose(x < least, (vec){0}, found);
 #endif
 }

@@ -14,10 +14,9 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from radixloop.addresses import is_loopback
 
 from radix.eviction import DEFAULT_POLICY, POLICIES
-from runtime.access.addresses import is_loopback_endpoint
+from runtime.access.addresses import refuse_in_the_clear
 from runtime.errors import InvalidRequest
 from runtime.kv.settings import KVSettings
 from runtime.scheduling_order import DEFAULT_HOLD_BACK_S, DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
@@ -317,6 +316,13 @@ class ServeConfig(BaseModel):
         3600.0, WORK, "Forget sessions idle for longer.", metavar="SECONDS", gt=0, allow_inf_nan=False
     )
 
+    metrics_host: str = setting(
+        "127.0.0.1",
+        WATCH,
+        "Address to serve the metrics on, in the clear and without keys, whatever gRPC asks for.",
+        metavar="ADDRESS",
+        min_length=1,
+    )
     metrics_port: int | None = setting(
         9400, WATCH, "Prometheus port; 0 takes a free one, off serves none.", metavar="PORT|off", ge=0, le=65535
     )
@@ -463,21 +469,11 @@ class ServeConfig(BaseModel):
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca asks for certificates of callers: give tls_cert and tls_key too")
         if not self.insecure:
-            self._refuse_in_the_clear()
-        return self
-
-    def _refuse_in_the_clear(self) -> None:
-        if self.tls_cert is None and not is_loopback(self.host):
-            raise ValueError(
-                f"host is {self.host!r}, where other machines may call: give tls_cert and tls_key, or insecure to "
-                "serve in the clear (flags: --tls-cert FILE --tls-key FILE, or --insecure)"
+            zmq = ("kv_events_endpoint", "kv_events_replay") if self.kv_events == "zmq" else ()
+            refuse_in_the_clear(
+                self.host, tls=self.tls_cert is not None, endpoints={name: getattr(self, name) for name in zmq}
             )
-        for name in ("kv_events_endpoint", "kv_events_replay") if self.kv_events == "zmq" else ():
-            if not is_loopback_endpoint(getattr(self, name)):
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, where other machines may read the events, which carry prompts "
-                    "and are never encrypted: give insecure to allow it (flag: --insecure)"
-                )
+        return self
 
     @property
     def explains_across_namespaces(self) -> bool:

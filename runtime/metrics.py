@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 import socket
 import threading
@@ -57,14 +58,14 @@ class RuntimeMetrics:
     def serve(
         self, host: str, port: int, beside: Callable[[WSGIApplication], WSGIApplication] | None = None
     ) -> MetricsServer:
-        """Answer `http://host:port/metrics`; port 0 takes a free one. Raises BadConfig where the port is taken.
+        """Answer `http://host:port/metrics`; port 0 takes a free one. Raises BadConfig where it cannot listen.
 
         `beside` may wrap the application to answer other paths.
         """
         try:
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
-            raise _cannot_listen(port, error) from None
+            raise _cannot_listen(host, port, error) from None
         app = server.get_app()
         if beside is not None and app is not None:
             server.set_app(beside(app))
@@ -77,10 +78,12 @@ def check_port(host: str, port: int) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         socket.create_server(address[:2], family=family).close()
     except OSError as error:
-        raise _cannot_listen(port, error) from None
+        raise _cannot_listen(host, port, error) from None
 
 
-def _cannot_listen(port: int, error: OSError) -> BadConfig:
+def _cannot_listen(host: str, port: int, error: OSError) -> BadConfig:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return BadConfig("metrics_host", f"{host}: {error.strerror or error}")
     return BadConfig("metrics_port", f"{port}: {error.strerror or error}")
 
 

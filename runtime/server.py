@@ -79,7 +79,7 @@ async def _serve(config: ServeConfig) -> int:
         if config.redis not in ("off", "embedded"):
             connect(config.redis, timeout_s=1.0).close()
         if config.metrics_port is not None:
-            check_port(config.host, config.metrics_port)
+            check_port(config.metrics_host, config.metrics_port)
         availability.served(config.vllm_engine)
         loaded = await asyncio.to_thread(
             load_model,
@@ -263,7 +263,7 @@ class Runtime:
         beside = None
         if self._zmq is not None and self._zmq.endpoint.startswith("tcp://"):
             beside = self._server_info(self._zmq.endpoint).beside
-        return self._metrics.serve(self._config.host, self._config.metrics_port, beside)
+        return self._metrics.serve(self._config.metrics_host, self._config.metrics_port, beside)
 
     def _server_info(self, endpoint: str) -> ServerInfo:
         shared, config = self._shared, self._config
@@ -271,7 +271,7 @@ class Runtime:
             endpoint=endpoint,
             topic=config.kv_events_topic,
             block_size=config.block_size,
-            http_host=config.host,
+            http_host=config.metrics_host,
             vocab_size=shared.info.vocab_size,
             decode=shared.encoder.decode_head,
         )

@@ -144,7 +144,7 @@ def test_flags_and_settings_are_known_to_serve() -> None:
 
     dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     variables = set(re.findall(r"\bRADIX_RUNTIME_(\w+)=", dockerfile))
-    assert variables == {"HOST", "PORT", "METRICS_PORT"}
+    assert variables == {"HOST", "PORT", "METRICS_HOST", "METRICS_PORT"}
     assert {name.lower() for name in variables} <= set(ServeConfig.model_fields)
 
 

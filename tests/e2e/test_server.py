@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 import redis
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -66,6 +67,18 @@ def test_metrics_and_redis_answer_where_the_ready_file_says(server: Any) -> None
         assert b"radixloop_engine_up 1.0" in scraped.read()
     with redis.Redis.from_url(server.redis_url) as client:
         assert eventually(lambda: server.runtime_id.encode() in client.smembers("radixloop:v1:runtimes"))
+
+
+def test_metrics_stay_on_this_machine_where_grpc_does_not(start_server: Callable[..., Any]) -> None:
+    opened = start_server("--host", "0.0.0.0", "--insecure")
+    listening = {
+        connection.laddr
+        for connection in psutil.Process(opened.process.pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    metrics_port = int(opened.metrics_url.rsplit(":", 1)[1].split("/")[0])
+    assert {ip for ip, port in listening if port == metrics_port} == {"127.0.0.1"}
+    assert {ip for ip, port in listening if port != metrics_port} <= {"0.0.0.0", "::"}
 
 
 @pytest.mark.parametrize("version", ["v1alpha", "v1"])

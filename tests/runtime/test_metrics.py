@@ -206,6 +206,15 @@ def test_a_taken_port_is_named(harness: Harness, server: MetricsServer) -> None:
     check_port("localhost", 0)
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
+def test_an_address_that_is_not_this_machines_is_named(harness: Harness, host: str) -> None:
+    metrics = RuntimeMetrics(harness.engine, harness.loaded.info, sessions=lambda: 0)
+    for asked in (metrics.serve, check_port):
+        with pytest.raises(BadConfig, match=f"^{host}: ") as caught:
+            asked(host, 0)
+        assert caught.value.field == "metrics_host"
+
+
 def record(outcome: str, output: int) -> RequestRecord:
     timing = Timing(0.1, 0.2, 0.3, 0.01, 0.01, 0.01, 0.5, 0)
     return RequestRecord(Usage(10, 5, output, 5), timing, (0.01,) * max(0, output - 1), outcome)

@@ -48,11 +48,14 @@ class ToolCall:
     id: str | None = None
 
     def parsed(self) -> Any:
-        """The arguments as Python values. Raises ValueError when the model wrote broken JSON."""
-        return json.loads(self.arguments)
+        """The arguments as Python values. Raises ValueError when the model wrote broken JSON, or too deep a one."""
+        try:
+            return json.loads(self.arguments)
+        except RecursionError:
+            raise ValueError("the arguments are nested too deeply") from None
 
     def is_whole(self) -> bool:
-        """Whether the arguments are JSON; those of a call that max_tokens cut are not."""
+        """Whether the arguments are JSON; those of a call that max_tokens or a stop string cut are not."""
         try:
             self.parsed()
         except ValueError:

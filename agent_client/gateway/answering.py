@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..errors import RadixloopError
 from ..results import Delta, Finished, Generation, Started, TokenLogprob, Usage
 from .explain_header import ASKED, asked, explanation
-from .failures import ApiError, from_runtime
+from .failures import FAULT, INTERNAL, ApiError, from_runtime
+from .field_names import FieldNames
 from .fleet import Calls, Running
 from .frames import Frame, FrameResponse
+from .json_answer import JsonAnswer
 from .keeping import Wishes
 from .runs import unless_gone
+
+log = logging.getLogger(__name__)
 
 # Told of the books of an answer that ended well.
 Ended = Callable[[Sequence[Usage]], None]
 
 
 class Writer(Protocol):
-    """One API's words for what a request's calls say. `rank` is the place of the prompt in the request."""
+    """One API's words for what a request's calls say. `rank` is the place of the prompt in the request.
+
+    `names` are what the body calls its fields.
+    """
+
+    @property
+    def names(self) -> FieldNames: ...
 
     def whole(self, generations: Sequence[Generation], texts: Mapping[int, str]) -> dict[str, Any]: ...
 
@@ -51,18 +62,21 @@ class Answer:
     async def respond(self, http: Request, *, stream: bool) -> Response:
         """Waits for what has to be known before the headers go, or for all of it.
 
-        Raises the runtime's error, and ClientGone when the client left; the calls are cancelled then.
+        Raises ApiError, and ClientGone when the client left; the calls are cancelled then.
         """
         try:
             if stream:
                 running = await unless_gone(http.receive, self._begin())
                 return FrameResponse(self._frames(running), self._close(running), _explained(http, running.started))
             started, body = await unless_gone(http.receive, self._whole())
+        except RadixloopError as error:
+            self.closed()
+            raise from_runtime(error, self.writer.names) from error
         except BaseException:
             self.closed()
             raise
         self.closed()
-        return JSONResponse(body, headers={**_explained(http, started), **self.wishes.headers()})
+        return JsonAnswer(body, headers={**_explained(http, started), **self.wishes.headers()})
 
     def _close(self, running: Running) -> Callable[[], None]:
         def close() -> None:
@@ -107,7 +121,11 @@ class Answer:
                 yield frame
         except RadixloopError as error:
             running.member.failed(error)
-            yield self.writer.broken(from_runtime(error))
+            yield self.writer.broken(from_runtime(error, self.writer.names))
+        except Exception:
+            # The status is sent: without an event the client would take what came for a whole answer that broke off.
+            log.exception("a stream failed")
+            yield self.writer.broken(ApiError(INTERNAL, FAULT))
 
 
 async def _texts(running: Running, steps: Iterable[TokenLogprob]) -> Mapping[int, str]:

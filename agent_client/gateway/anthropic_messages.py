@@ -10,6 +10,7 @@ from ..prompts import Chat
 from .bodies import Body
 from .call_reader import CallReader
 from .failures import refused
+from .field_names import FieldNames
 from .keeping import KvHints
 from .openai_tools import Mode, set_format, set_tools
 from .sampling import limit_tokens
@@ -18,6 +19,12 @@ from .sampling import limit_tokens
 DEFAULT_TEMPERATURE = 1.0
 # A model's private thoughts are not sent back to it, as with Anthropic's own models in later turns.
 _THOUGHTS = ("thinking", "redacted_thinking")
+
+
+NAMES = FieldNames(
+    {"stop": "stop_sequences", "json_schema": "output_config.format.schema"},
+    {".function.parameters": ".input_schema", ".function": ""},
+)
 
 
 class Message(Body):

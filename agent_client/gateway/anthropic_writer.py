@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..results import Choice, Delta, Generation, Started, ToolCall, ToolCallDelta, Usage
-from .anthropic_messages import MessagesRequest
-from .failures import INTERNAL, NOT_FOUND, TOO_LARGE, TOO_MANY, UNAUTHORIZED, UNAVAILABLE, ApiError
+from .anthropic_messages import NAMES, MessagesRequest
+from .failures import INTERNAL, NOT_FOUND, TOO_LARGE, TOO_LONG, TOO_MANY, UNAUTHORIZED, UNAVAILABLE, ApiError
 from .frames import Frame
 from .keeping import Wishes
 from .openai_shapes import hint_results
@@ -24,7 +24,8 @@ _ERROR_TYPES = {
 def error_body(error: ApiError) -> dict[str, Any]:
     """An error in Anthropic's format."""
     kind = _ERROR_TYPES.get(error.status, "api_error" if error.status >= INTERNAL else "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    told = f"prompt is too long: {error.message}" if error.code == TOO_LONG else error.message
+    return {"type": "error", "error": {"type": kind, "message": told}}
 
 
 def usage_body(usage: Usage, written: Mapping[str, int]) -> dict[str, Any]:
@@ -45,6 +46,8 @@ def usage_body(usage: Usage, written: Mapping[str, int]) -> dict[str, Any]:
 
 class MessagesWriter:
     """Writes one request's answer."""
+
+    names = NAMES
 
     def __init__(self, asked: MessagesRequest, request_id: str, wishes: Wishes) -> None:
         self._head = {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": asked.model}
@@ -123,7 +126,7 @@ def _tool_use(call: ToolCall | ToolCallDelta) -> dict[str, Any]:
 def _stop(said: Choice | Delta, calls: Sequence[ToolCall]) -> dict[str, Any]:
     if said.finish_reason == "length":
         reason = "max_tokens"
-    elif calls:
+    elif calls and calls[-1].is_whole():
         reason = "tool_use"
     else:
         reason = "stop_sequence" if said.finish_reason == "stop" else "end_turn"

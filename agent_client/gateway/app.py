@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -17,9 +17,10 @@ from ..access import Access
 from ..errors import RadixloopError
 from .anthropic_writer import error_body as anthropic_error
 from .endpoints import Endpoints
-from .failures import CLIENT_CLOSED, INTERNAL, ApiError, from_runtime
+from .failures import CLIENT_CLOSED, FAULT, INTERNAL, ApiError, from_runtime
 from .fleet import Fleet
 from .front import Front
+from .json_answer import JsonAnswer
 from .openai_shapes import error_body as openai_error
 from .responses import ResponsesEndpoints
 from .runs import ClientGone
@@ -27,7 +28,6 @@ from .tenants import Tenants
 
 log = logging.getLogger(__name__)
 
-_FAULT = "the gateway failed; its log says why"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -53,13 +53,12 @@ def create_app(
     gets = {
         "/v1/models": _answering(gateway.models),
         "/v1/models/{name:path}": _answering(gateway.model),
-        f"{RESPONSES}/{{name}}": _answering(responses.show),
         "/health": gateway.health,
         "/metrics": gateway.metrics,
     }
     routes = [Route(path, handler, methods=["POST"]) for path, handler in posts.items()]
     routes += [Route(path, handler, methods=["GET"]) for path, handler in gets.items()]
-    routes.append(Route(f"{RESPONSES}/{{name}}", _answering(responses.delete), methods=["DELETE"]))
+    routes.append(Route(f"{RESPONSES}/{{name}}", _answering(responses.kept), methods=["GET", "DELETE"]))
     handlers = {HTTPException: _no_answer, Exception: _no_answer}
     app = Starlette(routes=routes, lifespan=lambda _: fleet.connected(), exception_handlers=handlers)
     return front.metrics.around(app, {*posts, *gets})
@@ -75,24 +74,24 @@ def _answering(handler: Handler, body: Callable[[ApiError], Mapping[str, Any]] =
             failed = error
         except RadixloopError as error:
             failed = from_runtime(error)
-        except ClientGone:
+        except (ClientGone, ClientDisconnect):
             return Response(status_code=CLIENT_CLOSED)
         except HTTPException:
             raise
         except Exception:
             # Left to the server, it would also close the connection under the client's next request.
             log.exception("%s %s failed", http.method, http.url.path)
-            failed = ApiError(INTERNAL, _FAULT)
-        return JSONResponse(body(failed), failed.status, failed.headers())
+            failed = ApiError(INTERNAL, FAULT)
+        return JsonAnswer(body(failed), failed.status, failed.headers())
 
     return answered
 
 
 async def _no_answer(http: Request, error: Exception) -> Response:
     """For paths and methods that are not served, and for faults of the gateway itself."""
-    status, why = INTERNAL, _FAULT
+    status, why = INTERNAL, FAULT
     if isinstance(error, HTTPException):
         status, why = error.status_code, error.detail
     failed = ApiError(status, f"{http.method} {http.url.path}: {why}")
     body = anthropic_error if http.url.path.startswith(MESSAGES) else openai_error
-    return JSONResponse(body(failed), status)
+    return JsonAnswer(body(failed), status, getattr(error, "headers", None))

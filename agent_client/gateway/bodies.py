@@ -34,6 +34,12 @@ async def read_body(http: Request, kind: type[Model]) -> Model:
 
 def parse_body(body: bytes, kind: type[Model]) -> Model:
     """Raises ApiError naming the first field that is wrong."""
+    if b"NaN" in body or b"Infinity" in body:
+        # The words may stand in a text; as numbers they are no JSON, though the parser takes them.
+        try:
+            from_json(body, allow_inf_nan=False)
+        except ValueError as error:
+            raise ApiError(BAD_REQUEST, f"the body is no JSON: {error}") from None
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -8,19 +8,21 @@ from collections.abc import Sequence
 
 from radixloop.tenants import salt_of
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from ..errors import RadixloopError
 from ..generate_options import GenerateOptions
 from ..prompts import Prompt
-from .anthropic_messages import CountRequest, MessagesRequest, messages_options, messages_prompt
+from .anthropic_messages import NAMES, CountRequest, MessagesRequest, messages_options, messages_prompt
 from .anthropic_writer import MessagesWriter
 from .bodies import read_body
 from .cache_control import breakpoints
 from .conversations import loop_of
 from .explain_header import asked as explanation_asked
-from .failures import UNAVAILABLE
+from .failures import UNAVAILABLE, from_runtime
 from .fleet import Attempt, Calls, prompts_with
 from .front import Caller, Front, caller_of
+from .json_answer import JsonAnswer
 from .keeping import Wishes
 from .openai_chat import ChatRequest, ChatWriter, chat_options, chat_prompt
 from .openai_completions import CompletionRequest, CompletionWriter, completion_options, completion_prompts
@@ -39,7 +41,7 @@ class Endpoints:
         told = await self._front.fleet.look()
         serving = [status for status in told.values() if status == "SERVING"]
         status = serving[0] if serving else "; ".join(told.values())
-        return JSONResponse({"status": status, "runtimes": told}, 200 if serving else UNAVAILABLE)
+        return JsonAnswer({"status": status, "runtimes": told}, 200 if serving else UNAVAILABLE)
 
     async def metrics(self, http: Request) -> Response:
         return Response(self._front.metrics.text(), media_type="text/plain; version=0.0.4")
@@ -48,12 +50,12 @@ class Endpoints:
         self._front.tenants.of(http.headers)
         fleet = self._front.fleet
         data = [model_body(name, info, fleet.since) for name, info in await fleet.models()]
-        return JSONResponse({"object": "list", "data": data})
+        return JsonAnswer({"object": "list", "data": data})
 
     async def model(self, http: Request) -> Response:
         self._front.tenants.of(http.headers)
         name, fleet = http.path_params["name"], self._front.fleet
-        return JSONResponse(model_body(name, await fleet.find(name), fleet.since))
+        return JsonAnswer(model_body(name, await fleet.find(name), fleet.since))
 
     async def chat(self, http: Request) -> Response:
         tenant = self._front.tenants.of(http.headers)
@@ -98,8 +100,11 @@ class Endpoints:
         asked = await read_body(http, CountRequest)
         prompt = messages_prompt(asked)
         [member, *_] = await self._front.fleet.order(asked.model, loop_of(http.headers).place(tenant, prompt))
-        counted = await member.client.tokenize(prompt, salt=salt_of(tenant, None))
-        return JSONResponse({"input_tokens": counted.count})
+        try:
+            counted = await member.client.tokenize(prompt, salt=salt_of(tenant, None))
+        except RadixloopError as error:
+            raise from_runtime(error, NAMES) from error
+        return JsonAnswer({"input_tokens": counted.count})
 
     async def _calls(
         self, model: str, prompts: Sequence[Prompt], options: GenerateOptions, caller: Caller, wishes: Wishes

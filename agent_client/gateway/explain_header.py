@@ -22,7 +22,8 @@ def explanation(started: Sequence[Started]) -> str:
     """ASCII. For each prompt: tokens cached, then each stretch that missed, why, and where it begins."""
     told = [_one(first) for first in started]
     lines = told if len(told) == 1 else [f"prompt {rank}: {text}" for rank, text in enumerate(told)]
-    line = " | ".join(lines)
+    # What is quoted of a template or a role may be any text, and a header takes none but this.
+    line = "".join(char if " " <= char <= "~" else "?" for char in " | ".join(lines))
     return line if len(line) <= MAX_CHARS else f"{line[: MAX_CHARS - 3]}..."
 
 

@@ -6,11 +6,13 @@ import math
 import re
 
 from ..errors import RadixloopError
+from .field_names import RUNTIMES_NAMES, FieldNames
 
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, TOO_LARGE, TOO_MANY = 400, 401, 404, 413, 429
 # Not in the standard: the client closed the connection before the answer.
 CLIENT_CLOSED = 499
 INTERNAL, BAD_GATEWAY, UNAVAILABLE = 500, 502, 503
+FAULT = "the gateway failed; its log says why"
 
 _UNAVAILABLE_RETRY_S = 1.0
 _STATUS = {
@@ -27,11 +29,9 @@ _STATUS = {
     "UNAVAILABLE": UNAVAILABLE,
     "DEADLINE_EXCEEDED": 504,
 }
-# "sampling.top_p is 1.5: must be ..." and "messages[0].content is int: ...".
-_NAMED = re.compile(r"(?:sampling\.|namespace\.|prompt\.chat\.)?([a-z_]+(?:\[\d+\]|\.[a-z_]+)*) is .*: ", re.DOTALL)
-
-# What the runtime calls a field that the body calls otherwise.
-_BODY_NAMES = {"salt": "cache_salt"}
+# Clients look for this code, and Anthropic's for its words, before they shorten a history.
+TOO_LONG = "context_length_exceeded"
+_TOO_LONG = re.compile(r"prompt is '\d+ tokens': at most \d+: the context ends")
 
 
 class ApiError(Exception):
@@ -67,15 +67,18 @@ def refused(param: str, why: str) -> ApiError:
     return ApiError(BAD_REQUEST, f"{param}: {why}", param=param)
 
 
-def from_runtime(error: RadixloopError) -> ApiError:
-    """The HTTP form of an error of the runtime, or of the client before anything was sent."""
+def from_runtime(error: RadixloopError, names: FieldNames = RUNTIMES_NAMES) -> ApiError:
+    """The HTTP form of an error of the runtime, or of the client before anything was sent.
+
+    `names` are those of the body.
+    """
     if error.code == "RESOURCE_EXHAUSTED":
         if error.retry_after_s is None:
             # Asking again would not help: the request can never fit.
-            return ApiError(BAD_REQUEST, error.message, code="context_length_exceeded")
+            return ApiError(BAD_REQUEST, error.message, code=TOO_LONG)
         return ApiError(TOO_MANY, error.message, code="rate_limit_exceeded", retry_after_s=error.retry_after_s)
     status = _STATUS.get(error.code, INTERNAL)
-    named = _NAMED.match(error.message) if status == BAD_REQUEST else None
-    param = None if named is None else _BODY_NAMES.get(named.group(1), named.group(1))
+    message, param = names.told(error.message) if status == BAD_REQUEST else (error.message, None)
+    code = TOO_LONG if _TOO_LONG.match(error.message) else None
     retry_after_s = (error.retry_after_s or _UNAVAILABLE_RETRY_S) if status == UNAVAILABLE else None
-    return ApiError(status, error.message, param=param, retry_after_s=retry_after_s)
+    return ApiError(status, message, param=param, code=code, retry_after_s=retry_after_s)

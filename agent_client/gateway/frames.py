@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from .json_answer import json_text
 from .runs import ClientGone, unless_gone
 
 
@@ -22,9 +22,8 @@ class Frame:
     event: str | None = None
 
     def encoded(self) -> bytes:
-        text = self.data if isinstance(self.data, str) else json.dumps(self.data, ensure_ascii=False)
-        # A lone surrogate is legal in JSON, and no UTF-8.
-        body = f"data: {text}\n\n".encode(errors="replace")
+        text = self.data if isinstance(self.data, str) else json_text(self.data)
+        body = f"data: {text}\n\n".encode()
         return body if self.event is None else b"event: " + self.event.encode() + b"\n" + body
 
 

@@ -21,6 +21,7 @@ from ..results import (
 from .bodies import Body
 from .call_reader import CallReader
 from .failures import ApiError, refused
+from .field_names import FieldNames, constraint_names
 from .frames import Frame
 from .keeping import Wishes
 from .openai_shapes import DONE, error_body, fingerprint, finish_reason, hint_results, token_bytes, usage_body
@@ -56,6 +57,12 @@ class ChatRequest(SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = None
     functions: list[dict[str, Any]] | None = None
     modalities: list[str] | None = None
+
+    def names(self) -> FieldNames:
+        """What this body calls the runtime's fields."""
+        schema = "response_format.json_schema.schema" if self.response_format else "structured_outputs.json"
+        limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return FieldNames({**constraint_names(schema), "max_tokens": limit, "prompt": "messages"})
 
     def reader(self) -> CallReader:
         """What tells one choice's text from its calls."""
@@ -102,6 +109,7 @@ class ChatWriter:
 
     def __init__(self, asked: ChatRequest, model: ModelInfo, request_id: str, created: int, wishes: Wishes) -> None:
         self._asked = asked
+        self.names = asked.names()
         self._head = {"id": f"chatcmpl-{request_id}", "created": created, "model": asked.model}
         self._tail = {"system_fingerprint": fingerprint(model)}
         self._wishes = wishes
@@ -164,8 +172,9 @@ class ChatWriter:
 
 
 def _reason(reason: FinishReason | None, calls: Sequence[ToolCall]) -> str:
-    # A call that is complete counts, unless the reply was cut: what came after it is not known.
-    return "tool_calls" if calls and reason != "length" else finish_reason(reason)
+    # Unless the reply was cut, also by a stop string within a call: then the last one is of no use.
+    whole = bool(calls) and reason != "length" and calls[-1].is_whole()
+    return "tool_calls" if whole else finish_reason(reason)
 
 
 def _call_body(call: ToolCall) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from ..generate_options import GenerateOptions
 from ..results import Choice, Delta, Generation, ModelInfo, Started, TokenLogprob, Usage
 from .failures import ApiError, refused
+from .field_names import FieldNames, constraint_names
 from .frames import Frame
 from .keeping import Wishes
 from .openai_shapes import DONE, error_body, fingerprint, finish_reason, hint_results, usage_body
@@ -29,6 +30,11 @@ class CompletionRequest(SamplingFields):
     best_of: int | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: StructuredOutputs | None = None
+
+    def names(self) -> FieldNames:
+        """What this body calls the runtime's fields."""
+        schema = "response_format.json_schema.schema" if self.response_format else "structured_outputs.json"
+        return FieldNames({**constraint_names(schema), "top_logprobs": "logprobs", "token_ids": "prompt"})
 
 
 def completion_prompts(asked: CompletionRequest) -> list[str | list[int]]:
@@ -70,6 +76,7 @@ class CompletionWriter:
         self, asked: CompletionRequest, model: ModelInfo, request_id: str, created: int, wishes: Wishes
     ) -> None:
         self._asked = asked
+        self.names = asked.names()
         self._wishes = wishes
         self._head = {"id": f"cmpl-{request_id}", "object": "text_completion", "created": created, "model": asked.model}
         self._tail = {"system_fingerprint": fingerprint(model)}

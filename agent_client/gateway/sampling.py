@@ -85,6 +85,6 @@ def limit_tokens(options: GenerateOptions, wanted: int | None) -> None:
 
 
 def _token_id(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise refused("logit_bias", f"its keys are token ids, {text!r} is none")
+    if not text.isascii() or not text.isdigit() or len(text) > 10:
+        raise refused("logit_bias", f"its keys are token ids, {text[:20]!r} is none")
     return int(text)

@@ -127,7 +127,8 @@ def _arguments_text(arguments: Any) -> str | None:
     if not isinstance(arguments, dict):
         return None
     try:
-        text = json.dumps(arguments, ensure_ascii=False)
+        # A number beyond what a float holds has no text in JSON.
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         # An escaped lone surrogate in the model's JSON is legal there and cannot be sent as UTF-8 unescaped.
         return text if _is_unicode(text) else json.dumps(arguments)
     except (ValueError, RecursionError):

@@ -158,7 +158,7 @@ def test_the_command_serves_at_loopback_until_a_signal(toy: ToyRuntime, tmp_path
         taken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert taken.returncode == 1
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(30) == 130
         assert f"http://127.0.0.1:{port} answers" in process.stderr.read()
     bad = subprocess.run(
         [*command, "--keys", str(tmp_path / "no")], capture_output=True, text=True, timeout=60, check=False
@@ -241,9 +241,15 @@ def test_without_its_extra_the_command_says_what_to_install() -> None:
         ("sampling.top_p is 2: must be in (0, 1]", "top_p"),
         ("prompt.chat.messages[0].role is '': must have 1 to 64 characters", "messages[0].role"),
         ("namespace.salt is 2000 bytes: at most 1024 bytes", "cache_salt"),
+        ("json_schema/properties/a is 5: a schema is an object or a boolean", "json_schema"),
         ("the template refuses this", None),
         ("this is no field", None),
     ],
 )
 def test_the_field_is_called_what_the_body_calls_it(message: str, param: str | None) -> None:
     assert from_runtime(InvalidArgument(message)).param == param
+
+
+def test_a_prompt_that_is_too_long_has_the_code_that_clients_look_for() -> None:
+    told = from_runtime(InvalidArgument("prompt is '9000 tokens': at most 4095: the context ends at 4096 tokens"))
+    assert (told.param, told.code) == ("prompt", "context_length_exceeded")

@@ -10,7 +10,7 @@ from typing import Any
 
 from radixloop.tenants import salt_of
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ...aio import AsyncRadixClient
 from ...calls import close_session
@@ -21,6 +21,7 @@ from ..explain_header import asked as explanation_asked
 from ..fleet import Calls
 from ..fleet.places import digest
 from ..front import Front, caller_of
+from ..json_answer import JsonAnswer
 from .request import Message, ResponsesRequest, chat_of, new_messages, turn_options
 from .store import Place, ResponseStore, Stored
 from .turn import Turn
@@ -88,13 +89,14 @@ class ResponsesEndpoints:
         answer = front.answer(Calls(turn.attempts(members, session)), writer, wishes, closed)
         return await answer.respond(http, stream=bool(asked.stream))
 
-    async def show(self, http: Request) -> Response:
-        return JSONResponse(self._asked_for(http).body)
-
-    async def delete(self, http: Request) -> Response:
-        name = self._asked_for(http).body["id"]
+    async def kept(self, http: Request) -> Response:
+        """GET and DELETE of a response."""
+        body = self._asked_for(http).body
+        if http.method != "DELETE":
+            return JsonAnswer(body)
+        name = body["id"]
         self._store.drop(name)
-        return JSONResponse({"id": name, "object": "response", "deleted": True})
+        return JsonAnswer({"id": name, "object": "response", "deleted": True})
 
     def _asked_for(self, http: Request) -> Stored:
         tenant = self._front.tenants.of(http.headers)

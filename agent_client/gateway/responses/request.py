@@ -10,6 +10,7 @@ from ...prompts import Chat
 from ..bodies import Body
 from ..call_reader import CallReader
 from ..failures import refused
+from ..field_names import FieldNames
 from ..openai_tools import read_tool_choice, set_format, set_tools
 from ..sampling import SamplingFields, limit_tokens
 
@@ -18,6 +19,10 @@ _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text")
 _ROLES = {"developer": "system"}
 
 Message = dict[str, Any]
+
+NAMES = FieldNames(
+    {"max_tokens": "max_output_tokens", "json_schema": "text.format.schema", "prompt": "input"}, {".function": ""}
+)
 
 
 class TextConfig(Body):

@@ -11,7 +11,7 @@ from ..failures import INTERNAL, TOO_MANY, ApiError
 from ..frames import Frame
 from ..keeping import Wishes
 from ..openai_shapes import hint_results, token_bytes
-from .request import Message, ResponsesRequest
+from .request import NAMES, Message, ResponsesRequest
 
 # Told of a response that ended: its body, and what was said as a message of the chat.
 Ended = Callable[[dict[str, Any], Message], None]
@@ -19,6 +19,8 @@ Ended = Callable[[dict[str, Any], Message], None]
 
 class ResponseWriter:
     """Writes one request's answer."""
+
+    names = NAMES
 
     def __init__(self, asked: ResponsesRequest, request_id: str, wishes: Wishes, ended: Ended) -> None:
         self._asked = asked

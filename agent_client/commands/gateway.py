@@ -8,7 +8,7 @@ from pathlib import Path
 from radixloop.tenants import BadKeyFile
 
 from ..access import Access
-from .failures import FAILED, USAGE, say
+from .failures import FAILED, INTERRUPTED, USAGE, say
 
 
 def run(
@@ -47,5 +47,5 @@ def run(
     except SystemExit as ended:
         return FAILED if ended.code else 0
     except KeyboardInterrupt:
-        return 0
+        return INTERRUPTED
     return 0

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from .retry import RetryPolicy
-    from .verdicts import Divergence, Explanation, Span, TemplateDrift, Verdict
+    from .verdicts import Divergence, Explanation, Promotion, Span, TemplateDrift, Verdict
     from .watching import BlocksCleared, BlocksRemoved, BlocksStored, EventBatch, EventPosition
 
 # Loaded on first use: the command line answers --help without loading gRPC.
@@ -88,7 +88,7 @@ _HOMES = {
         "Usage",
     ),
     "retry": ("RetryPolicy",),
-    "verdicts": ("Divergence", "Explanation", "Span", "TemplateDrift", "Verdict"),
+    "verdicts": ("Divergence", "Explanation", "Promotion", "Span", "TemplateDrift", "Verdict"),
     "watching": ("BlocksCleared", "BlocksRemoved", "BlocksStored", "EventBatch", "EventPosition"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -125,6 +125,7 @@ __all__ = [
     "ModelInfo",
     "NotFound",
     "PermissionDenied",
+    "Promotion",
     "Quota",
     "RadixClient",
     "RadixloopError",

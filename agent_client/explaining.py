@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from .verdicts import Divergence, Explanation, Span
+from .verdicts import Divergence, Explanation, Promotion, Span
 from .words import count, counted, duration, seconds
 
 _SHARED_CHARS = 40
@@ -26,6 +26,8 @@ CAUSE_WORDS = {
 def explanation_lines(told: Explanation) -> Iterator[str]:
     """What was found, each stretch that was not and why, and where the prompt parted from what was stored."""
     yield _summary(told)
+    if told.verdict.promotion is not None:
+        yield _tiers(told.verdict.promotion)
     yield ""
     last = told.verdict.spans[-1].end - 1 if told.verdict.spans else 0
     width = len(count(last))
@@ -45,6 +47,18 @@ def _summary(told: Explanation) -> str:
         return line
     pace = f"{(told.prefill_s_per_token or 0) * 1000:.3g} ms a token"
     return f"{line}, about {seconds(told.estimated_s)} at {pace}"
+
+
+def _tiers(held: Promotion) -> str:
+    places = [
+        f"{count(tokens)} {place}"
+        for tokens, place in ((held.host_tokens, "in host memory"), (held.disk_tokens, "on disk"))
+        if tokens
+    ]
+    line = f"{' and '.join(places)}: {'to be fetched' if held.fetched else 'cheaper to compute'}"
+    estimates = (("fetching", held.fetch_s), ("computing", held.compute_s))
+    told = [f"{doing} takes about {seconds(estimate)}" for doing, estimate in estimates if estimate is not None]
+    return f"{line} ({', '.join(told)})" if told else line
 
 
 def _why(span: Span, told: Explanation) -> str:

@@ -46,10 +46,26 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Promotion:
+    """What host memory and disk held of a prompt past what the pool had, and whether it was, or would be, fetched.
+
+    `fetch_s` and `compute_s` are the runtime's estimates for what is fetched, or else for all of it; None before it has
+    measured anything.
+    """
+
+    host_tokens: int
+    disk_tokens: int
+    fetch_s: float | None
+    compute_s: float | None
+    fetched: bool
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """The spans cover every prompt token once, in order."""
+    """The spans cover every prompt token once, in order. `promotion` is None where slower tiers held nothing."""
 
     spans: tuple[Span, ...]
+    promotion: Promotion | None = None
 
     def tokens_by_cause(self) -> dict[Cause, int]:
         """Of the causes that occur."""
@@ -125,7 +141,18 @@ class Explanation:
 
 
 def verdict_from_proto(verdict: common_pb2.Verdict) -> Verdict:
-    return Verdict(tuple(_span(span) for span in verdict.spans))
+    promotion = _promotion(verdict.promotion) if verdict.HasField("promotion") else None
+    return Verdict(tuple(_span(span) for span in verdict.spans), promotion)
+
+
+def _promotion(told: common_pb2.Promotion) -> Promotion:
+    return Promotion(
+        host_tokens=told.host_tokens,
+        disk_tokens=told.disk_tokens,
+        fetch_s=told.fetch_s if told.HasField("fetch_s") else None,
+        compute_s=told.compute_s if told.HasField("compute_s") else None,
+        fetched=told.fetched,
+    )
 
 
 def _span(span: common_pb2.VerdictSpan) -> Span:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from radix.sequence import Sequence
     from radix.store import PrefixStore
     from radix.tokens import common_prefix
-    from radix.verdict import Cause, Span, Verdict
+    from radix.verdict import Cause, Promotion, Span, Verdict
 
 __all__ = [
     "BlockEvent",
@@ -39,6 +39,7 @@ __all__ = [
     "NodeInfo",
     "OutOfBlocks",
     "PrefixStore",
+    "Promotion",
     "RadixError",
     "Sequence",
     "SequenceClosed",
@@ -66,7 +67,7 @@ _HOMES = {
     "sequence": ("Sequence",),
     "store": ("PrefixStore",),
     "tokens": ("common_prefix",),
-    "verdict": ("Cause", "Span", "Verdict"),
+    "verdict": ("Cause", "Promotion", "Span", "Verdict"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -44,11 +44,29 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Promotion:
+    """What slower tiers held of a prompt past what the device had, and whether it was worth fetching.
+
+    Attributes:
+        host_tokens, disk_tokens: found in each.
+        fetch_s, compute_s: estimates for what was fetched, or else for all of it; None where nothing was measured yet.
+        fetched: it was cheaper to fetch than to compute, or nobody knew.
+    """
+
+    host_tokens: int
+    disk_tokens: int
+    fetch_s: float | None
+    compute_s: float | None
+    fetched: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """`spans` cover every token of the prompt once, in order."""
+    """`spans` cover every token of the prompt once, in order. `promotion` is None where slower tiers held nothing."""
 
     prompt_tokens: int
     spans: tuple[Span, ...] = field(default_factory=tuple)
+    promotion: Promotion | None = None
 
     def tokens_by_cause(self) -> dict[Cause, int]:
         """Return the number of tokens of each cause that occurs."""

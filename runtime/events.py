@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from radix import Verdict
+from radix import Promotion, Verdict  # noqa: F401
 from runtime.sampler import SampledToken
 
 
@@ -19,30 +19,12 @@ class FinishReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Promotion:
-    """What slower tiers held of a prompt past what the device had, and whether it was fetched.
-
-    Attributes:
-        host_tokens, disk_tokens: found in each.
-        fetch_s, compute_s: estimates for what was fetched, or else for all of it; None where nothing was measured yet.
-        fetched: it was cheaper to fetch than to compute, or nobody knew.
-    """
-
-    host_tokens: int
-    disk_tokens: int
-    fetch_s: float | None
-    compute_s: float | None
-    fetched: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one request.
 
     Attributes:
         cached_tokens: prompt tokens found in the cache at first admission, in whatever tier.
         host_tokens, disk_tokens: of these, fetched from host memory and from disk.
-        promotion: what slower tiers held; None where they held nothing.
         computed_tokens: prompt tokens that went through a forward pass; more than the misses after a preemption.
     """
 
@@ -52,7 +34,6 @@ class Usage:
     computed_tokens: int
     host_tokens: int = 0
     disk_tokens: int = 0
-    promotion: Promotion | None = None
 
 
 @dataclass(frozen=True, slots=True)

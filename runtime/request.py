@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from radix import Namespace, Sequence, Verdict
+from radix import Namespace, Promotion, Sequence, Verdict
 from runtime.choice_output import ChoiceOutput
 from runtime.draft_control import RunRecord
 from runtime.drafts import Draft
-from runtime.events import Event, Promotion, RequestRecord, Timing, Usage
+from runtime.events import Event, RequestRecord, Timing, Usage
 from runtime.grammar import JobGrammar
 from runtime.programs import Program
 from runtime.sampler import TokenSampler
@@ -90,7 +90,6 @@ class Request:
             computed_tokens=self.computed_tokens,
             host_tokens=self.host_tokens,
             disk_tokens=self.disk_tokens,
-            promotion=self.promotion,
         )
 
     def timing(self) -> Timing:

@@ -293,7 +293,7 @@ class Scheduler:
         """Everything that the cache has of a run is in its sequence, and nothing is computed yet."""
         request = run.request
         if request.admitted is None and not request.job.bypass_cache:
-            request.verdict = self.explain(request.job, besides=run)
+            request.verdict = replace(self.explain(request.job, besides=run), promotion=request.promotion)
         self._count_admission(run, seq, plan)
         if self._door is not None:
             self._door.admitted(run, seq.matched)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from radixloop.v1 import common_pb2
 
 from radix import Cause, Span, Verdict
@@ -23,7 +25,10 @@ _CAUSES = {
 
 def verdict_message(verdict: Verdict, now: float) -> common_pb2.Verdict:
     """The message; `now` on the store's clock."""
-    return common_pb2.Verdict(spans=[_span_message(span, now) for span in verdict.spans])
+    told = common_pb2.Verdict(spans=[_span_message(span, now) for span in verdict.spans])
+    if verdict.promotion is not None:
+        told.promotion.CopyFrom(common_pb2.Promotion(**asdict(verdict.promotion)))
+    return told
 
 
 def cached_tokens(verdict: Verdict) -> int:

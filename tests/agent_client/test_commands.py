@@ -8,7 +8,17 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from agent_client import CacheNode, CacheStats, Divergence, Explanation, ModelInfo, Span, TemplateDrift, Verdict
+from agent_client import (
+    CacheNode,
+    CacheStats,
+    Divergence,
+    Explanation,
+    ModelInfo,
+    Promotion,
+    Span,
+    TemplateDrift,
+    Verdict,
+)
 from agent_client.commands import chat, generate, leases, nodes, stats
 from agent_client.explaining import explanation_lines
 from agent_client.keeping import Lease, Leases
@@ -77,6 +87,17 @@ def test_an_explanation_names_the_template_s_part() -> None:
     plain = list(explanation_lines(told))
     lines = list(explanation_lines(replace(told, divergence=replace(parted, template=drift))))
     assert [line for line in lines if line not in plain] == ["The chat template leaves the reasoning of message 2 out."]
+
+
+def test_an_explanation_tells_what_slower_tiers_hold_and_what_fetching_it_takes() -> None:
+    held = Promotion(host_tokens=3000, disk_tokens=16, fetch_s=0.02, compute_s=2.5, fetched=True)
+    told = Explanation(3017, 3016, Verdict((Span(0, 3016, "cached"),), held), None, None, None, "lru")
+    [line] = [line for line in explanation_lines(told) if "host memory" in line]
+    assert line.startswith("3,000 in host memory and 16 on disk: to be fetched (fetching takes about 20.0 ms")
+    assert line.endswith("computing takes about 2.50 s)")
+    unknown = replace(held, disk_tokens=0, fetch_s=None, compute_s=None, fetched=False)
+    lines = list(explanation_lines(replace(told, verdict=replace(told.verdict, promotion=unknown))))
+    assert "3,000 in host memory: cheaper to compute" in lines
 
 
 def test_stats_have_a_row_for_every_figure() -> None:

@@ -139,10 +139,26 @@ class VerdictSpan(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., cause: _Optional[_Union[Cause, str]] = ..., gone_s: _Optional[float] = ..., beside: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("spans",)
+    __slots__ = ("spans", "promotion")
     SPANS_FIELD_NUMBER: _ClassVar[int]
+    PROMOTION_FIELD_NUMBER: _ClassVar[int]
     spans: _containers.RepeatedCompositeFieldContainer[VerdictSpan]
-    def __init__(self, spans: _Optional[_Iterable[_Union[VerdictSpan, _Mapping]]] = ...) -> None: ...
+    promotion: Promotion
+    def __init__(self, spans: _Optional[_Iterable[_Union[VerdictSpan, _Mapping]]] = ..., promotion: _Optional[_Union[Promotion, _Mapping]] = ...) -> None: ...
+
+class Promotion(_message.Message):
+    __slots__ = ("host_tokens", "disk_tokens", "fetch_s", "compute_s", "fetched")
+    HOST_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DISK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FETCH_S_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_FIELD_NUMBER: _ClassVar[int]
+    host_tokens: int
+    disk_tokens: int
+    fetch_s: float
+    compute_s: float
+    fetched: bool
+    def __init__(self, host_tokens: _Optional[int] = ..., disk_tokens: _Optional[int] = ..., fetch_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., fetched: bool = ...) -> None: ...
 
 class TemplateDrift(_message.Message):
     __slots__ = ("kind", "detail", "message_index")

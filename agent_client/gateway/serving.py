@@ -47,15 +47,22 @@ def serve(
     cert: Path | None = None,
     key: Path | None = None,
 ) -> None:
-    """Serves until a signal ends it. Raises SystemExit where the address cannot be bound, OSError for bad files."""
-    # Streams of clients that stay connected must not keep the process from ending.
-    app = create_app(targets, aliases, tenants, access)
-    uvicorn.run(
-        app,
+    """Serves until a signal ends it.
+
+    Raises SystemExit where the address cannot be bound, OSError for bad files, KeyboardInterrupt after Ctrl-C.
+    """
+    config = uvicorn.Config(
+        create_app(targets, aliases, tenants, access),
         host=host,
         port=port,
         log_level="warning",
+        # Streams of clients that stay connected must not keep the process from ending.
         timeout_graceful_shutdown=DRAIN_S,
         ssl_certfile=cert,
         ssl_keyfile=key,
     )
+    # uvicorn.run would keep Ctrl-C to itself.
+    server = uvicorn.Server(config)
+    server.run()
+    if not server.started:
+        raise SystemExit(1)

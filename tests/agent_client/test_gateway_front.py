@@ -250,6 +250,14 @@ def test_the_field_is_called_what_the_body_calls_it(message: str, param: str | N
     assert from_runtime(InvalidArgument(message)).param == param
 
 
-def test_a_prompt_that_is_too_long_has_the_code_that_clients_look_for() -> None:
-    told = from_runtime(InvalidArgument("prompt is '9000 tokens': at most 4095: the context ends at 4096 tokens"))
+@pytest.mark.parametrize(
+    "says",
+    [
+        "prompt is '9000 tokens': at most 4095: the context ends at 4096 tokens",
+        "prompt.token_ids is '9000 ids': at most 4096: the context ends there",
+        "prompt.chat is '999999 bytes': at most 131072 bytes (32 for each of the 4096 tokens of the model's context)",
+    ],
+)
+def test_a_prompt_that_is_too_long_has_the_code_that_clients_look_for(says: str) -> None:
+    told = from_runtime(InvalidArgument(says))
     assert (told.param, told.code) == ("prompt", "context_length_exceeded")

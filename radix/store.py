@@ -349,12 +349,10 @@ class PrefixStore:
         """Evicted blocks that come free once they are copied out."""
         return self._pool.leaving
 
-    def lend(self, blocks: Ints) -> None:
-        """A copy reads or writes these blocks, which somebody holds: they stay theirs until `give_back` for each."""
-        self._pool.lend(blocks)
-
-    def give_back(self, block: int) -> None:
-        self._pool.give_back(block)
+    def blocks_of(self, tokens: Ints, namespace: Namespace) -> Ints:
+        """Return the blocks that the cached prefix of `tokens` fills. Changes nothing."""
+        found = self._tree.find(tokens, namespace)
+        return self._tree.table(*found)[: found[1] // self.block_size] if found is not None else tokens[:0]
 
     def _make_room(self, seq: Sequence, blocks: int, optional: bool) -> None:
         if self._pool.free < blocks:
@@ -398,7 +396,7 @@ class PrefixStore:
         return self._evict(blocks, None)
 
     def hottest_blocks(self) -> Iterator[tuple[bytes, bytes, bytes, int]]:
-        """Yield what the trees hold, see `Demoter.hottest`; nothing where the store has no cold index."""
+        """Yield what the trees hold, see `Demoter.hottest`; nothing without a cold index."""
         return self.demoter.hottest(self._tree) if self.demoter is not None else iter(())
 
     def flush(self, namespace: Namespace | None = None) -> tuple[int, int]:

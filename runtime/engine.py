@@ -41,6 +41,8 @@ T = TypeVar("T")
 # Evicted prefixes are remembered up to so many times the pool, to tell them from prompts that were never seen.
 _HISTORY_POOLS = 4
 _STOPPED = "the runtime has stopped"
+# A copy that nobody hears of again must not be waited for without end.
+_LOOK_AGAIN_S = 1.0
 
 
 class Handle:
@@ -222,11 +224,11 @@ class Engine:
     def _serve(self) -> None:
         while True:
             if self._stalled:
-                self._inbox.wait()
+                self._inbox.wait(_LOOK_AGAIN_S)
                 self._clock.skip()
             elif not self._requests and self._stop_at is None:
                 if self.verifier is None or not self.verifier.work():
-                    self._inbox.wait()
+                    self._inbox.wait(_LOOK_AGAIN_S if self.tiers is not None and self.tiers.unfinished else None)
                 self._clock.skip()
             self._inbox.read()
             self._drop_cancelled()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class Inbox:
@@ -33,9 +34,10 @@ class Inbox:
 
     # On the engine's thread
 
-    def wait(self) -> None:
-        """Block until there is something to read."""
-        self._next = self._actions.get()
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Block until there is something to read, or until so many seconds have gone by."""
+        with suppress(queue.Empty):
+            self._next = self._actions.get(timeout=timeout_s)
 
     def read(self) -> None:
         """Run everything that was posted."""

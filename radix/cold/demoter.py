@@ -17,6 +17,7 @@ from radix.cold.index import ColdIndex
 from radix.namespace import Namespace
 from radix.node import Node
 from radix.pool import BlockPool
+from radix.tokens import Ints
 from radix.tree import RadixTree
 
 
@@ -58,6 +59,8 @@ class Demoter(PathDigests):
         self._lend = lend
         # Whether what is trimmed now is evicted; what is flushed is forgotten.
         self.evicting = False
+        # Of which blocks went down, or were asked for: a file may hold some of each.
+        self.namespaces: set[Namespace] = set()
         self._out: list[Demotion] = []
 
     def take(self) -> list[Demotion]:
@@ -70,6 +73,13 @@ class Demoter(PathDigests):
         if self._lend:
             self._pool.give_back(demotion.block)
         self._index.landed(demotion.entry, demotion.tier, ok=ok, spare=demotion.spare, first=demotion.first)
+
+    def lend(self, blocks: Ints) -> None:
+        """A copy reads or writes these blocks, which somebody holds: they stay theirs until `give_back` for each."""
+        self._pool.lend(blocks)
+
+    def give_back(self, block: int) -> None:
+        self._pool.give_back(block)
 
     def flush(self, namespace: Namespace | None) -> None:
         """Forget what was taken from a namespace, or everything."""
@@ -88,7 +98,9 @@ class Demoter(PathDigests):
         size = self._size
         # A block that is cut inside stays with fewer tokens, and so goes down with all of them now.
         first, last = end // size, -(-node.end // size)
-        scope = scope_of(self._namespace_of(node))
+        namespace = self._namespace_of(node)
+        self.namespaces.add(namespace)
+        scope = scope_of(namespace)
         digests = self.before(node, scope, first, last)
         tokens = token_bytes(tokens_of_path(node, first * size, node.end))
         step = size * TOKEN_BYTES

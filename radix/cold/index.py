@@ -64,11 +64,17 @@ class ColdIndex:
         self._unsaved: OrderedDict[Entry, None] = OrderedDict()
         # Entries that leave the first tier once their copy in the second has landed.
         self._leaving = 0
-        writable = [t for t, tier in enumerate(self.tiers) if tier.writable]
         # Where blocks from the device go, and where they go from there.
+        self.first = self.second = -1
+        self._choose_targets()
+        self.entries = 0
+        # Scopes that were flushed, None for all, since whoever keeps records of them asked last.
+        self._flushed: list[bytes | None] = []
+
+    def _choose_targets(self) -> None:
+        writable = [t for t, tier in enumerate(self.tiers) if tier.writable and not tier.retired]
         self.first = writable[0] if writable else -1
         self.second = writable[1] if len(writable) > 1 else -1
-        self.entries = 0
 
     # Finding
 
@@ -110,9 +116,12 @@ class ColdIndex:
                     best, longest = entry, shared
         return best, longest
 
-    def holds(self, parent: bytes, tokens: bytes, tier: int) -> bool:
-        """Whether a tier has these tokens, or is about to."""
-        return any(e.slots[tier] >= 0 and e.tokens.startswith(tokens) for e in self._children.get(parent, ()))
+    def held(self, parent: bytes, tokens: bytes, tier: int) -> Entry | None:
+        """Return the entry by which a tier has these tokens, or is about to; None where it does not."""
+        for entry in self._children.get(parent, ()):
+            if entry.slots[tier] >= 0 and entry.tokens.startswith(tokens):
+                return entry
+        return None
 
     # Coming
 
@@ -187,7 +196,7 @@ class ColdIndex:
     def landed(self, entry: Entry, tier: int, *, ok: bool = True, spare: bool = False, first: bool = False) -> None:
         """A copy into an entry's slot ended. `first`: nobody is going to miss it. `spare`: the device has it too."""
         entry.busy[tier] -= 1
-        if entry.dead or not ok:
+        if entry.dead or not ok or self.tiers[tier].retired:
             self._drop(entry, tier)
             return
         entry.ready |= 1 << tier
@@ -208,7 +217,8 @@ class ColdIndex:
             entry = tier.victim(self.first, self._clock())
             if entry is None:
                 return
-            elsewhere = entry.ready != 1 << self.first
+            # Or about to be: the device's own copy to there is under way.
+            elsewhere = entry.ready != 1 << self.first or entry.slots[self.second] >= 0
             if self.second < 0 or elsewhere or not self._has_room(self.second, entry.scope, may_evict=True):
                 self._evict(entry, self.first)
                 continue
@@ -288,7 +298,22 @@ class ColdIndex:
         gone = [entry for scope in scopes for entry in self._scopes.get(scope, ())]
         for entry in gone:
             self.forget(entry)
+        self._flushed.append(None if namespace is None else scopes[0])
         return len(gone)
+
+    def take_flushed(self) -> list[bytes | None]:
+        """Return the scopes that were flushed since the last call, None for all: files may hold more of them."""
+        out, self._flushed = self._flushed, []
+        return out
+
+    def retire(self, tier: int) -> None:
+        """Use a tier no more: what it holds is forgotten, and what goes down passes it by."""
+        at = self.tiers[tier]
+        at.retired = True
+        self._choose_targets()
+        for entry in [*at.primary, *at.spare]:
+            self._drop(entry, tier)
+            at.lost += entry.dead
 
     def set_quota(self, namespace: Namespace, share: float | None) -> None:
         """Let a namespace take at most this share of each tier; None lifts the limit."""

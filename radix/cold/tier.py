@@ -43,8 +43,6 @@ class ColdTier:
         self.lost = 0
         # It failed for good.
         self.retired = False
-        # Slots that were written after what they hold was flushed.
-        self.stale: list[int] = []
 
     @property
     def free(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from concurrent.futures import Future
 from contextlib import aclosing
 from typing import Any
 
@@ -101,14 +102,23 @@ class CacheService(ExplanationCalls, LeaseCalls):
         async with answering(context, "Cache.Flush"):
             only, caller = self._only(request), current_caller()
 
-            def flush(store: PrefixStore) -> tuple[int, int]:
-                if only is not None or caller.tenant is None:
-                    return store.flush(only)
-                own = {node.namespace for node in store.nodes(None, 0) if caller.owns(node.namespace)}
-                flushed = [store.flush(namespace) for namespace in own]
-                return sum(tokens for tokens, _ in flushed), sum(blocks for _, blocks in flushed)
+            engine = self._shared.engine
 
-            tokens, blocks = await asyncio.wrap_future(self._shared.engine.call(flush))
+            def flush(store: PrefixStore) -> tuple[int, int, Future[None] | None]:
+                if only is not None or caller.tenant is None:
+                    flushed = [store.flush(only)]
+                else:
+                    seen = {node.namespace for node in store.nodes(None, 0)}
+                    seen.add(Namespace(self._shared.info.fingerprint, caller.salt(None)))
+                    if store.demoter is not None:
+                        seen |= store.demoter.namespaces
+                    flushed = [store.flush(namespace) for namespace in seen if caller.owns(namespace)]
+                erased = engine.tiers.erased() if engine.tiers is not None else None
+                return sum(tokens for tokens, _ in flushed), sum(blocks for _, blocks in flushed), erased
+
+            tokens, blocks, erased = await asyncio.wrap_future(engine.call(flush))
+            if erased is not None:
+                await asyncio.wrap_future(erased)
             return cache_pb2.FlushResponse(flushed_tokens=tokens, freed_blocks=blocks)
 
     async def Warm(self, request: cache_pb2.WarmRequest, context: Call) -> cache_pb2.WarmResponse:

@@ -15,6 +15,7 @@ class TierBooks:
         fetched_tokens: that came from it to the pool.
         written_blocks, failed_blocks: that came to it; that could not be written, or not be read.
         lost_blocks: that left it and were nowhere else.
+        given_up: it did not answer, and is not used any more.
     """
 
     name: str
@@ -25,6 +26,7 @@ class TierBooks:
     written_blocks: int
     failed_blocks: int
     lost_blocks: int
+    given_up: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
-"""The threads that copy: one between device and host memory, one for whatever touches a file.
+"""The threads that copy: one between device and host memory, and one for each tier that is a file.
 
-The engine's thread enqueues and reaps; it never waits for a copy.
+The engine's thread enqueues and reaps; it never waits for a copy. A file that does not answer holds its own thread
+alone.
 """
 
 from __future__ import annotations
@@ -9,75 +10,77 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
+
+from runtime.tiers.job import GivenUp, Job, Urgency
 
 log = logging.getLogger(__name__)
 
 
-class Urgency(IntEnum):
-    """What a thread does first."""
+class _Lane:
+    """One thread, what it is to do, and what of that was not told to the engine yet."""
 
-    LOAD = 0
-    DEMOTE = 1
-    SPILL = 2
-    SAVE = 3
-    STOP = 4
+    def __init__(self, name: str, done: Callable[[Job], None]) -> None:
+        self.jobs: queue.PriorityQueue[tuple[int, int, Job | None]] = queue.PriorityQueue()
+        self.untold: dict[Job, None] = {}
+        self.dead = False
+        self._done = done
+        threading.Thread(target=self._loop, name=f"kv-{name}", daemon=True).start()
 
+    def _loop(self) -> None:
+        while (job := self.jobs.get()[2]) is not None:
+            try:
+                job.run()
+            except GivenUp:
+                pass
+            except Exception:
+                # Whoever asked takes it for a copy that failed.
+                log.exception("work on a tier failed")
+            self._done(job)
 
-@dataclass(eq=False)
-class Job:
-    """Something to do on a copying thread.
-
-    Attributes:
-        work: what to do there; its result is `outcome`, or None where it raised.
-        landed: what the engine's thread does then.
-        blocks: how many it copies, at least one.
-        tier: from or to which.
-        seconds: how long it took.
-    """
-
-    work: Callable[[], Any]
-    landed: Callable[[Job], None]
-    urgency: Urgency
-    blocks: int
-    tier: int
-    outcome: Any = None
-    seconds: float = 0.0
+    def overdue(self, limit_s: float) -> bool:
+        """Whether a job is under way for longer."""
+        now = time.monotonic()
+        return any(job.began is not None and not job.told and now - job.began > limit_s for job in list(self.untold))
 
 
 class Copier:
-    """Two threads and the queue of what they have done.
+    """The threads and the queue of what they have done.
 
     Args:
-        wake: called from their threads when there is something to reap.
+        lanes: their names; the first is memory's.
+        wake: called from them when there is something to reap.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, lanes: Sequence[str], wake: Callable[[], None]) -> None:
         self._wake = wake
         self._numbers = count()
         self._done: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self._queues: list[queue.PriorityQueue[tuple[int, int, Job | None]]] = [queue.PriorityQueue() for _ in range(2)]
-        self._threads = [
-            threading.Thread(target=self._loop, args=(jobs,), name=f"kv-{name}", daemon=True)
-            for jobs, name in zip(self._queues, ("memory", "disk"), strict=True)
-        ]
+        self._lanes = [_Lane(name, self._ended) for name in lanes]
         # Blocks of jobs that were not reaped, by urgency.
         self.pending = dict.fromkeys(Urgency, 0)
-        for thread in self._threads:
-            thread.start()
+
+    def _ended(self, job: Job) -> None:
+        self._done.put(job)
+        self._wake()
 
     @property
     def busy(self) -> bool:
         return any(self.pending.values())
 
-    def submit(self, job: Job, *, disk: bool) -> None:
-        """Do a job on one of the two threads."""
+    def busy_in(self, lane: int) -> bool:
+        return bool(self._lanes[lane].untold)
+
+    def submit(self, job: Job, lane: int) -> None:
+        """Do a job on one of the threads; on one that was given up it ends at once, and badly."""
         self.pending[job.urgency] += job.blocks
-        self._queues[disk].put((int(job.urgency), next(self._numbers), job))
+        at = self._lanes[lane]
+        at.untold[job] = None
+        if at.dead:
+            self._ended(job)
+        else:
+            at.jobs.put((int(job.urgency), next(self._numbers), job))
 
     def reap(self) -> int:
         """Tell of everything that is done; return how many jobs that were."""
@@ -87,9 +90,34 @@ class Copier:
                 job = self._done.get_nowait()
             except queue.Empty:
                 return n
-            self.pending[job.urgency] -= job.blocks
-            n += 1
-            job.landed(job)
+            n += self._tell(job)
+
+    def _tell(self, job: Job) -> bool:
+        if job.told:
+            # It was given up, and came to an end after all.
+            return False
+        job.told = True
+        for lane in self._lanes:
+            lane.untold.pop(job, None)
+        self.pending[job.urgency] -= job.blocks
+        job.landed(job)
+        return True
+
+    def overdue(self, limit_s: float) -> list[int]:
+        """Return the lanes of files whose job under way has taken longer."""
+        return [i for i, lane in enumerate(self._lanes) if i and lane.untold and lane.overdue(limit_s)]
+
+    def give_up(self, lane: int) -> None:
+        """Wait for this thread no longer: everything that it was asked to do ends now, and badly.
+
+        But for what is at the pool right now: that ends by itself in a moment.
+        """
+        at = self._lanes[lane]
+        at.dead = True
+        for job in list(at.untold):
+            if job.give_up():
+                job.outcome = None
+                self._tell(job)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until every job is done and told; False where that takes longer."""
@@ -103,17 +131,5 @@ class Copier:
 
     def close(self) -> None:
         """Stop once what was asked for is done."""
-        for jobs in self._queues:
-            jobs.put((int(Urgency.STOP), next(self._numbers), None))
-
-    def _loop(self, jobs: queue.PriorityQueue[tuple[int, int, Job | None]]) -> None:
-        while (job := jobs.get()[2]) is not None:
-            began = time.perf_counter()
-            try:
-                job.outcome = job.work()
-            except Exception:
-                # Whoever asked takes it for a copy that failed.
-                log.exception("a copy between tiers failed")
-            job.seconds = time.perf_counter() - began
-            self._done.put(job)
-            self._wake()
+        for lane in self._lanes:
+            lane.jobs.put((int(Urgency.STOP), next(self._numbers), None))

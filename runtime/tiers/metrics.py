@@ -12,6 +12,7 @@ from runtime.tiers.books import TiersBooks
 _GAUGES = {
     "blocks": "Slots for blocks in a tier behind the pool.",
     "used_blocks": "Of these, those that hold a block or are about to.",
+    "given_up": "1 where a tier did not answer in time, and is not used until the next start.",
 }
 _COUNTERS = {
     "fetched_tokens": "Prompt tokens that were fetched from a tier in place of being computed.",
@@ -32,7 +33,7 @@ class TierMetrics(Collector):
         for name, text in _GAUGES.items():
             gauge = GaugeMetricFamily(f"radixloop_tier_{name}", text, labels=["tier"])
             for tier in books.tiers:
-                gauge.add_metric([tier.name], getattr(tier, name))
+                gauge.add_metric([tier.name], float(getattr(tier, name)))
             yield gauge
         held = GaugeMetricFamily("radixloop_tier_used_bytes", "Bytes of the used blocks.", labels=["tier"])
         for tier in books.tiers:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from radix import Copy, PrefixStore
+from radix import Copy, PrefixStore, Promotion
 from radix.cold import ColdIndex, Hit
 from radix.cold.choice import cheapest
 from radix.tokens import Ints
-from runtime.events import Promotion
 from runtime.request import GenerateJob, Run
-from runtime.tiers.copier import Copier, Job, Urgency
+from runtime.tiers.copier import Copier
 from runtime.tiers.host_slots import HostSlots
+from runtime.tiers.job import Job, Urgency
 from runtime.tiers.pace import CopyPace, PrefillCost
 from runtime.tiers.storage import BlockCopy, Storage
 
@@ -142,7 +142,8 @@ class Promoter:
                 self.counters.declined += record.host_tokens + record.disk_tokens
             return False
         load = run.load = Load(run, hits, copies, [hit.entry.fastest for hit in hits], [None] * len(hits), self._memory)
-        ready = self._storage.ready()
+        demoter, ready = self._store.demoter, self._storage.ready()
+        assert demoter is not None
         start = 0
         while start < len(hits):
             tier = load.tiers[start]
@@ -151,17 +152,17 @@ class Promoter:
             copies_in = [BlockCopy(hit.entry, int(seq.table[hit.index]), hit.entry.slots[tier]) for hit in chunk]
             for hit in chunk:
                 self._index.begin_load(hit.entry)
-            self._store.lend(np.array([copy.block for copy in copies_in], dtype=np.int32))
+            demoter.lend(np.array([copy.block for copy in copies_in], dtype=np.int32))
             load.outstanding += 1
-            self._copier.submit(self._job(load, start, copies_in, tier, ready), disk=tier not in self._memory)
+            self._copier.submit(self._job(load, start, copies_in, tier, ready), self._storage.lanes[tier])
             start += len(chunk)
         return True
 
     def _job(self, load: Load, start: int, copies: list[BlockCopy], tier: int, ready: object) -> Job:
-        def work() -> tuple[list[bool], Exception | None]:
+        def work(job: Job) -> tuple[list[bool], Exception | None]:
             if load.stopped:
                 return [], None
-            return self._storage.copy_in(copies, tier, ready)  # type: ignore[arg-type]
+            return self._storage.copy_in(job, copies, tier, ready)  # type: ignore[arg-type]
 
         def landed(job: Job) -> None:
             good, fault = job.outcome if job.outcome is not None else ([False] * len(copies), None)
@@ -175,6 +176,8 @@ class Promoter:
     def _landed(
         self, load: Load, start: int, copies: list[BlockCopy], tier: int, good: list[bool], fault: Exception | None
     ) -> None:
+        demoter = self._store.demoter
+        assert demoter is not None
         load.outstanding -= 1
         if fault is not None:
             log.warning("a block in the %s tier cannot be used: %s", self._index.tiers[tier].name, fault)
@@ -182,7 +185,7 @@ class Promoter:
         for i, copy in enumerate(copies, start=start):
             load.state[i] = i - start < len(good) and good[i - start]
             load.unsettled.append(i)
-            self._store.give_back(copy.block)
+            demoter.give_back(copy.block)
         if failed is not None:
             # What comes after it was not looked at.
             self.counters.failures[tier] = self.counters.failures.get(tier, 0) + 1

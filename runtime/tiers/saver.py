@@ -8,6 +8,7 @@ import time
 from radix import PrefixStore
 from radix.cold import ColdIndex, Demotion
 from runtime.tiers.host_slots import HostSlots
+from runtime.tiers.job import Job
 from runtime.tiers.slot_file import SlotFile
 from runtime.tiers.storage import BlockCopy, Storage
 
@@ -15,7 +16,7 @@ log = logging.getLogger(__name__)
 _CHUNK = 16
 
 
-def save(store: PrefixStore, index: ColdIndex, storage: Storage, tier: int, limit_s: float) -> int:
+def save(job: Job, store: PrefixStore, index: ColdIndex, storage: Storage, tier: int, limit_s: float) -> int:
     """Write blocks to a tier, the most recently used first, until time or room is over; return how many are there."""
     began = time.monotonic()
     deadline = began + limit_s
@@ -33,17 +34,21 @@ def save(store: PrefixStore, index: ColdIndex, storage: Storage, tier: int, limi
                 break
             entry = index.store(parent, scope, tokens, tier=tier)
             if entry is None:
-                kept += index.holds(parent, tokens, tier)
+                known = index.held(parent, tokens, tier)
+                if known is not None:
+                    # It is there from an earlier save, and was used since.
+                    file.restamp(known.slots[tier], stamp - kept)
+                    kept += 1
                 continue
             chunk.append(Demotion(entry, block, tier))
             if len(chunk) == _CHUNK:
-                wrote += _write(index, storage, chunk, stamp - kept - wrote)
+                wrote += _write(job, index, storage, chunk, stamp - kept)
                 kept += len(chunk)
                 chunk = []
         if chunk:
-            wrote += _write(index, storage, chunk, stamp - kept - wrote)
+            wrote += _write(job, index, storage, chunk, stamp - kept)
             kept += len(chunk)
-        wrote += _write_host(index, storage, tier, file, room - kept, stamp - kept - wrote, deadline)
+        wrote += _write_host(index, storage, tier, file, room - kept, stamp - kept, deadline)
         file.sync()
     except OSError as error:
         log.warning("what was cached could not be saved: %s", error)
@@ -51,10 +56,11 @@ def save(store: PrefixStore, index: ColdIndex, storage: Storage, tier: int, limi
     return kept
 
 
-def _write(index: ColdIndex, storage: Storage, chunk: list[Demotion], stamp: int) -> int:
+def _write(job: Job, index: ColdIndex, storage: Storage, chunk: list[Demotion], stamp: int) -> int:
     tier = chunk[0].tier
     copies = [BlockCopy(d.entry, d.block, d.entry.slots[tier]) for d in chunk]
-    good, fault = storage.copy_out(copies, tier, storage.ready(), stamp)
+    rows = storage.export(job, [copy.block for copy in copies], storage.ready())
+    good, fault = storage.write(tier, copies, rows, stamp)
     for demotion, ok in zip(chunk, good, strict=True):
         index.landed(demotion.entry, tier, ok=ok)
     if fault is not None:

@@ -11,7 +11,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -161,6 +161,29 @@ class SlotFile:
             record = self._parse(slot, os.pread(self._fd, self._header_bytes, self._at(slot)))
             if record is not None:
                 yield record
+
+    def restamp(self, slot: int, stamp: int) -> None:
+        """Say that a record was used later than it was written. Raises OSError."""
+        raw = os.pread(self._fd, self._header_bytes, self._at(slot))
+        record = self._parse(slot, raw)
+        if record is not None:
+            fields = list(_HEAD.unpack_from(raw))
+            fields[3] = stamp
+            head = _HEAD.pack(*fields) + record.tokens
+            os.pwrite(self._fd, head + _CRC.pack(zlib.crc32(head)), self._at(slot))
+
+    def erase(self, slots: Iterable[int]) -> None:
+        """Let nobody believe these records any more. Raises OSError."""
+        for slot in slots:
+            os.pwrite(self._fd, bytes(len(_MAGIC)), self._at(slot))
+
+    def forget(self, scope: bytes | None) -> None:
+        """Erase the records of a scope, or all; also those that were only not written over yet. Raises OSError."""
+        if scope is None:
+            os.ftruncate(self._fd, _PAGE)
+        else:
+            self.erase([record.slot for record in self.scan() if record.scope == scope])
+        self.sync()
 
     def _at(self, slot: int) -> int:
         return _PAGE + slot * self._record_bytes

@@ -13,7 +13,11 @@ from radix.cold import Entry
 from runtime.kv_pool import KVPool
 from runtime.tiers.checksum import checksum
 from runtime.tiers.host_slots import BadBlock, HostSlots
+from runtime.tiers.job import Job
 from runtime.tiers.slot_file import SlotFile
+
+# The copier's thread for what touches no file.
+MEMORY = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,9 @@ class Storage:
         self.pool = pool
         self.tiers = tuple(tiers)
         self._accelerated = pool.device.type == "cuda"
+        self.files = {t: behind for t, behind in enumerate(tiers) if isinstance(behind, SlotFile)}
+        # Which thread of the copier serves each tier.
+        self.lanes = [1 + list(self.files).index(t) if t in self.files else MEMORY for t in range(len(tiers))]
 
     def staging(self, blocks: int) -> torch.Tensor:
         return torch.empty((blocks, self.pool.block_bytes), dtype=torch.uint8, pin_memory=self._accelerated)
@@ -58,36 +65,46 @@ class Storage:
             yield
         stream.synchronize()
 
-    def copy_out(
-        self, copies: Sequence[BlockCopy], tier: int, ready: torch.cuda.Event | None, stamp: int | None = None
+    def export(self, job: Job, blocks: Sequence[int], ready: torch.cuda.Event | None) -> torch.Tensor:
+        """Read blocks of the device: uint8 `[len(blocks), block_bytes]` in memory. Raises GivenUp."""
+        rows = self.staging(len(blocks))
+        with job.pool(), self._beside(ready):
+            self.pool.export_blocks(blocks, rows)
+        return rows
+
+    def keep(self, tier: int, slots: Sequence[int], rows: torch.Tensor) -> None:
+        """Put rows into slots of a tier that is memory."""
+        memory = self.tiers[tier]
+        assert isinstance(memory, HostSlots)
+        for slot, row in zip(slots, rows, strict=True):
+            memory.rows[slot].copy_(row)
+            memory.seal(slot)
+
+    def write(
+        self, tier: int, copies: Sequence[BlockCopy], rows: torch.Tensor, stamp: int | None = None
     ) -> tuple[list[bool], Exception | None]:
-        """Copy blocks from the device to a tier.
+        """Put rows into slots of a tier that is a file.
 
         stamp: how lately the first was used, those after it less; None is now.
         """
-        behind = self.tiers[tier]
-        rows = self.staging(len(copies))
-        with self._beside(ready):
-            self.pool.export_blocks([copy.block for copy in copies], rows)
-        if isinstance(behind, HostSlots):
-            for copy, row in zip(copies, rows, strict=True):
-                behind.rows[copy.slot].copy_(row)
-                behind.seal(copy.slot)
-            return [True] * len(copies), None
         good: list[bool] = []
         for i, (copy, row) in enumerate(zip(copies, rows.numpy(), strict=True)):
+            if copy.entry.dead:
+                # Flushed a moment ago, and its records erased.
+                good.append(False)
+                continue
             try:
                 used = time.time_ns() if stamp is None else stamp - i
-                behind.write(copy.slot, copy.entry, row, checksum(row), used)
+                self.files[tier].write(copy.slot, copy.entry, row, checksum(row), used)
             except OSError as error:
                 return good + [False] * (len(copies) - len(good)), error
             good.append(True)
         return good, None
 
     def copy_in(
-        self, copies: Sequence[BlockCopy], tier: int, ready: torch.cuda.Event | None
+        self, job: Job, copies: Sequence[BlockCopy], tier: int, ready: torch.cuda.Event | None
     ) -> tuple[list[bool], Exception | None]:
-        """Copy blocks from a tier to the device, up to the first that is not as it was written."""
+        """Copy blocks from a tier to the device, up to the first that is not as it was written. Raises GivenUp."""
         behind = self.tiers[tier]
         rows = self.staging(len(copies))
         n, fault = 0, None
@@ -102,23 +119,26 @@ class Storage:
         except (BadBlock, OSError) as error:
             fault = error
         if n:
-            with self._beside(ready):
+            with job.pool(), self._beside(ready):
                 self.pool.import_blocks([copy.block for copy in copies[:n]], rows[:n])
         return [True] * n + [False] * (len(copies) - n), fault
 
-    def copy_down(self, entry: Entry, source: int, source_slot: int, target: int, target_slot: int) -> Exception | None:
-        """Copy a block from memory to a file; what went wrong, if anything."""
+    def copy_down(
+        self, entry: Entry, source: int, source_slot: int, target: int, target_slot: int
+    ) -> tuple[bool, Exception | None]:
+        """Copy a block from memory to a file; whether that went well, and what did not."""
         memory, file = self.tiers[source], self.tiers[target]
         assert isinstance(memory, HostSlots)
         assert isinstance(file, SlotFile)
+        if entry.dead:
+            return False, None
         try:
             # Under the checksum of when it left the device: what went bad in memory is found when it is read back.
             file.write(target_slot, entry, memory.row(source_slot), memory.sum_of(source_slot), time.time_ns())
         except OSError as error:
-            return error
-        return None
+            return False, error
+        return True, None
 
-    def close(self) -> None:
-        for behind in self.tiers:
-            if isinstance(behind, SlotFile):
-                behind.close()
+    def close(self, tier: int) -> None:
+        if tier in self.files:
+            self.files[tier].close()

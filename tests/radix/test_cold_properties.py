@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from radix import Copy, LeaseRefused, Namespace, OutOfBlocks, PrefixStore, Sequence
-from radix.cold import ColdIndex, ColdTier, Demotion, Move
+from radix.cold import ColdIndex, ColdTier, Demotion, Move, scope_of
+from radix.cold.digests import PathHash, token_bytes
 from radix.cold.invariants import check_cold
 
 NAMESPACES = [Namespace("w"), Namespace("w", salt="x"), Namespace("w", adapter="x")]
@@ -54,6 +55,26 @@ class ColdModel:
     def take(self) -> None:
         assert self.store.demoter is not None
         self.demotions += self.store.demoter.take()
+
+    def back_up(self) -> None:
+        """Copy what the device keeps to the last tier, as far as there is room."""
+        if not self.written:
+            return
+        namespace, tokens = self.random.choice(self.written[-4:])
+        ids = np.array(tokens, dtype=np.int32)
+        scope = scope_of(namespace)
+        path = PathHash(scope)
+        parent = path.add(b"")
+        tier = len(self.index.tiers) - 1
+        for i, block in enumerate(self.store.blocks_of(ids, namespace).tolist()):
+            raw = token_bytes(ids[i * SIZE : (i + 1) * SIZE])
+            if self.index.held(parent, raw, tier) is None:
+                entry = self.index.store(parent, scope, raw, tier=tier, spare=True)
+                if entry is not None:
+                    self.store.demoter.lend(np.array([block], dtype=np.int32))
+                    self.demotions.append(Demotion(entry, block, tier, spare=True))
+                    self.done["back up"] += 1
+            parent = path.add(raw)
 
     def ok(self) -> bool:
         return self.random.random() < 0.9
@@ -182,10 +203,10 @@ class ColdModel:
 
     def run(self, steps: int) -> None:
         rules = [self.write, self.land, self.move_down, self.land_move, self.close, self.evict]
-        rules += [self.flush, self.quota, self.lease]
+        rules += [self.flush, self.quota, self.lease, self.back_up]
         for _ in range(steps):
             self.now += 1
-            self.random.choices(rules, weights=[6, 6, 3, 5, 6, 1, 1, 1, 1])[0]()
+            self.random.choices(rules, weights=[6, 6, 3, 5, 6, 1, 1, 1, 1, 2])[0]()
             self.check()
 
     def end(self) -> None:
@@ -217,7 +238,10 @@ def run_many(seeds: range, steps: int) -> Counter[str]:
 def test_nothing_is_lost_and_nothing_is_wrong() -> None:
     done = run_many(range(60), 200)
     # It would prove nothing if hardly anything happened.
-    assert min(done["load", 0], done["load", 1], done["move", True], done["move", False], done["refused"]) > 20
+    assert (
+        min(done["load", 0], done["load", 1], done["move", True], done["move", False], done["back up"], done["refused"])
+        > 20
+    )
 
 
 @pytest.mark.nightly

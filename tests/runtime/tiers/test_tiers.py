@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,46 +9,13 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from radix.cold.invariants import check_cold
 from runtime.errors import RequestCancelled
 from runtime.loaded_model import LoadedModel
+from runtime.tiers import tiers
 from runtime.tiers.metrics import TierMetrics
-from runtime.tiers.pace import PrefillCost
 from runtime.tiers.settings import TierSettings
 from runtime.tiers.slot_file import SlotFile
-from tests.runtime.engine_harness import Harness, running
-
-BLOCKS = 12
-SIZE = 4
-MIB = 2**20
-
-
-def prompts(n: int, length: int = 30) -> list[list[int]]:
-    random = np.random.default_rng(1)
-    return [random.integers(6, 200, length).tolist() for _ in range(n)]
-
-
-@pytest.fixture(autouse=True)
-def always_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Computing is never measured, and so never known to be cheaper: a tiny model's would be at times."""
-    monkeypatch.setattr(PrefillCost, "record", lambda *step: None)
-
-
-@contextmanager
-def tiered(loaded: LoadedModel, settings: TierSettings, **config: Any) -> Iterator[Harness]:
-    with running(loaded, num_blocks=BLOCKS, block_size=SIZE, max_batch_tokens=16, tiers=settings, **config) as harness:
-        yield harness
-        tiers = harness.engine.tiers
-        if tiers is not None:
-            # Copies end while the engine is idle.
-            while harness.engine.call(lambda store: tiers.waiting).result():
-                pass
-            harness.engine.call(lambda store: check_cold(tiers.index)).result()
-
-
-def expected(loaded: LoadedModel, work: list[list[int]]) -> list[list[int]]:
-    with running(loaded, num_blocks=512, block_size=SIZE) as harness:
-        return [harness.run(tokens, max_tokens=6, bypass_cache=True).tokens for tokens in work]
+from tests.runtime.tiers.harness import MIB, SIZE, expected, prompts, tiered
 
 
 @pytest.mark.parametrize("kind", ["host", "disk", "both", "small host"])
@@ -140,6 +105,7 @@ def test_cancels_and_a_disk_that_fails_lose_no_block_and_change_no_answer(
 
     monkeypatch.setattr(SlotFile, "write", failing_write)
     monkeypatch.setattr(SlotFile, "read", failing_read)
+    monkeypatch.setattr(tiers, "DISK_REST_S", 0.1)
     settings = TierSettings(host_bytes=60_000, disk=tmp_path, disk_bytes=400_000)
     with tiered(tiny, settings, max_running=4) as harness:
         for turn in range(16):

@@ -1,0 +1,42 @@
+"""What a runtime that is killed leaves on disk."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from runtime.loaded_model import LoadedModel
+from runtime.tiers.settings import TierSettings
+from tests.runtime.tiers.harness import MIB, SIZE, expected, prompts, settle, tiered
+
+
+def disk(folder: Path) -> TierSettings:
+    return TierSettings(disk=folder, disk_bytes=8 * MIB)
+
+
+def test_a_prompt_far_longer_than_a_slice_comes_back_whole(tmp_path: Path, tiny: LoadedModel) -> None:
+    work = prompts(1, length=220)
+    want = expected(tiny, work)
+    with tiered(tiny, disk(tmp_path / "a"), num_blocks=70) as harness:
+        assert harness.run(work[0], max_tokens=6).tokens == want[0]
+        settle(harness)
+        # As a kill would leave it.
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with tiered(tiny, disk(tmp_path / "b"), num_blocks=70) as harness:
+        reply = harness.run(work[0], max_tokens=6)
+        assert reply.tokens == want[0]
+        assert reply.started.usage.disk_tokens >= 220 - SIZE
+
+
+def test_many_sessions_come_back(tmp_path: Path, tiny: LoadedModel) -> None:
+    first = prompts(8, length=60)
+    later = [tokens + more for tokens, more in zip(first, prompts(8, length=40, seed=2), strict=True)]
+    with tiered(tiny, disk(tmp_path / "a"), num_blocks=60, max_running=4) as harness:
+        for work in (first, later):
+            for reply in [harness.submit(tokens, max_tokens=6) for tokens in work]:
+                reply.finished  # noqa: B018
+        settle(harness)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with tiered(tiny, disk(tmp_path / "b"), num_blocks=60) as harness:
+        found = [harness.run(tokens, max_tokens=6).started.usage.cached_tokens for tokens in later]
+    assert min(found) >= 100 - SIZE

@@ -1,0 +1,87 @@
+"""What was flushed does not come back with the next start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radix import Namespace
+from runtime.errors import NotErased
+from runtime.loaded_model import LoadedModel
+from runtime.tiers.settings import TierSettings
+from runtime.tiers.slot_file import SlotFile
+from tests.runtime.engine_harness import Harness
+from tests.runtime.tiers.harness import MIB, prompts, settle, tiered
+
+
+def flush(harness: Harness, namespace: Namespace | None = None) -> None:
+    def both(store: Any) -> Any:
+        store.flush(namespace)
+        return harness.engine.tiers.erased()
+
+    harness.engine.call(both).result().result(30)
+
+
+def found(harness: Harness, work: list[list[int]], namespace: Namespace) -> list[int]:
+    return [harness.run(tokens, namespace=namespace, max_tokens=2).started.usage.cached_tokens for tokens in work]
+
+
+@pytest.mark.parametrize("kind", ["disk", "host and disk", "persist"])
+def test_a_namespace_is_forgotten_and_others_stay(kind: str, tmp_path: Path, tiny: LoadedModel) -> None:
+    settings = {
+        "disk": TierSettings(disk=tmp_path, disk_bytes=MIB),
+        "host and disk": TierSettings(host_bytes=60_000, disk=tmp_path, disk_bytes=MIB),
+        "persist": TierSettings(host_bytes=MIB, persist=tmp_path),
+    }[kind]
+    work = prompts(4)
+    ours = Namespace(tiny.info.fingerprint)
+    theirs = replace(ours, salt="theirs")
+    with tiered(tiny, settings) as harness:
+        for namespace in (ours, theirs):
+            found(harness, work, namespace)
+    with tiered(tiny, settings) as harness:
+        # Not before what is there is looked at: what was saved must go too.
+        flush(harness, theirs)
+        settle(harness)
+    with tiered(tiny, settings) as harness:
+        assert found(harness, work, theirs) == [0] * 4
+        assert min(found(harness, work, ours)) > 0
+        flush(harness)
+        assert found(harness, work[:1], ours) == [0]
+        flush(harness)
+    with tiered(tiny, settings) as harness:
+        assert found(harness, work, ours) == [0] * 4
+
+
+def test_records_that_were_evicted_and_not_written_over_go_too(tmp_path: Path, tiny: LoadedModel) -> None:
+    settings = TierSettings(disk=tmp_path, disk_bytes=MIB)
+    namespace = Namespace(tiny.info.fingerprint)
+    work = prompts(3)
+    with tiered(tiny, settings) as harness:
+        found(harness, work, namespace)
+        settle(harness)
+
+        def forget_all(store: Any) -> None:
+            for entry in list(harness.engine.tiers.index.all()):
+                harness.engine.tiers.index.forget(entry)
+
+        harness.engine.call(forget_all).result()
+        flush(harness, namespace)
+    with tiered(tiny, settings) as harness:
+        assert found(harness, work, namespace) == [0] * 3
+
+
+def test_a_disk_that_fails_to_forget_is_named(
+    tmp_path: Path, tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(file: SlotFile, scope: bytes | None) -> None:
+        raise OSError(5, "input/output error")
+
+    monkeypatch.setattr(SlotFile, "forget", fails)
+    with tiered(tiny, TierSettings(disk=tmp_path, disk_bytes=MIB)) as harness:
+        harness.run(prompts(1)[0], max_tokens=2)
+        with pytest.raises(NotErased, match="the disk tier"):
+            flush(harness)

@@ -31,7 +31,7 @@ _STATUS = {
 }
 # Clients look for this code, and Anthropic's for its words, before they shorten a history.
 TOO_LONG = "context_length_exceeded"
-_TOO_LONG = re.compile(r"prompt is '\d+ tokens': at most \d+: the context ends")
+_TOO_LONG = re.compile(r"prompt\S* is '\d+ (?:tokens|ids|bytes)': at most .* context")
 
 
 class ApiError(Exception):

@@ -12,6 +12,8 @@ _NAMED = re.compile(
 )
 # What of a place is a field of the body, and not a place in a schema.
 _FIELD = re.compile(r"(?:\[\d+\]|\.[a-z_]+)*")
+# Of a prompt; a body has but one.
+_FORMS = (".chat", ".text", ".token_ids")
 _EVERYWHERE = {"salt": "cache_salt"}
 
 
@@ -33,6 +35,8 @@ class FieldNames:
         if named is None:
             return message, None
         head, place = named.groups()
+        if head == "prompt" and place in _FORMS:
+            place = ""
         head = self.heads.get(head, _EVERYWHERE.get(head, head))
         for theirs, ours in self.parts.items():
             place = place.replace(theirs, ours)

@@ -141,6 +141,7 @@ def test_tenants_by_key_share_nothing(toy: ToyRuntime, tmp_path: Path) -> None:
         assert len(toy.seen) == calls
 
 
+@pytest.mark.slow
 def test_the_command_serves_at_loopback_until_a_signal(toy: ToyRuntime, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -34,7 +34,7 @@ test-nightly: env ## Run the long checks that make test leaves out
 	$(BIN)/pytest -m nightly --timeout 7200
 
 test-fast: env ## Run the part that takes under 90 seconds
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m 'not slow and not models and not e2e and not nightly and not framework and not router'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --ignore tests/e2e -m 'not slow and not models and not e2e and not nightly and not framework and not router'
 
 test-frameworks: env ## Install other projects' clients and routers and run with them
 	$(BIN)/pip install $(QUIET) --disable-pip-version-check -c constraints.txt -e '.[frameworks]'

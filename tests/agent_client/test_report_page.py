@@ -172,6 +172,7 @@ async def test_no_text_of_others_becomes_markup() -> None:
     page.html.encode()
 
 
+@pytest.mark.slow
 async def test_texts_of_megabytes_and_thousands_of_calls_stay_a_small_page() -> None:
     run = loops(sessions=250, turns=40, size=4)
     huge = "word " * 400_000

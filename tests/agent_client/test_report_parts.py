@@ -64,6 +64,7 @@ def test_the_tree_against_counting_every_prefix(seed: int) -> None:
         assert node.size > 0
 
 
+@pytest.mark.slow
 def test_a_history_that_branches_thousands_of_times() -> None:
     records = [call("a", i, [*range(i), 9_999]) for i in range(1, 3000)]
     nodes = nodes_of(prompt_tree(records))

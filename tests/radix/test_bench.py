@@ -40,6 +40,7 @@ def test_the_json_has_every_key_for_the_store_alone_and_with_books() -> None:
     assert 4 < result["bytes_per_token"] < result["as_runtime"]["bytes_per_token"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_the_table_names_machine_and_figures() -> None:
     done = CliRunner().invoke(app, [*SMALL, "--bare"], env={"COLUMNS": "120"})

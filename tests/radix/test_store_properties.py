@@ -361,7 +361,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.store.stats().free_blocks == self.blocks
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 16, 256])
+@pytest.mark.parametrize("block_size", [1, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 16, 256))])
 def test_store_equals_the_model(block_size: int) -> None:
     machine = type("Machine", (StoreMachine,), {"block_size": block_size})
     run_state_machine_as_test(

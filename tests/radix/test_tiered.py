@@ -48,6 +48,7 @@ def run(trace: Trace, size: int, machine: Layout, policy: str = "lru") -> Tiered
     return simulate_tiers(trace, machine, best=ideal(trace, size), block_size=size, policy=policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["lru", "agent"])
 @pytest.mark.parametrize(("kind", "unit", "size"), [("claude-code", 64, 64), ("tokens", 1, 4)])
 def test_the_device_finds_what_it_finds_alone_and_tiers_only_add(kind: str, unit: int, size: int, policy: str) -> None:

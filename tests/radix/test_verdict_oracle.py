@@ -134,6 +134,7 @@ def serve(store: PrefixStore, path: Any, end: Any, namespace: Namespace) -> None
     store.close(seq)
 
 
+@pytest.mark.slow
 def test_the_verdict_equals_the_oracles_on_every_call_of_three_sessions(real_trace: Callable[[str], Path]) -> None:
     counts = compare(real_trace("claude-code/traces.jsonl.gz"), 3, 150_000)
     assert counts.keys() == {Cause.CACHED, Cause.EVICTED, Cause.DIVERGED, Cause.NEVER_SEEN}

@@ -174,7 +174,7 @@ def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "native"])
-@pytest.mark.parametrize("block_size", [1, 16, 256])
+@pytest.mark.parametrize("block_size", [1, 16, pytest.param(256, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", STEPS)
 def test_equals_the_definition(make: Callable[[int], Step], block_size: int, backend: str) -> None:
     step = make(block_size)
@@ -182,7 +182,7 @@ def test_equals_the_definition(make: Callable[[int], Step], block_size: int, bac
         step.check(backend, options)
 
 
-@pytest.mark.parametrize("block_size", [1, 16, 256])
+@pytest.mark.parametrize("block_size", [1, 16, pytest.param(256, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", STEPS)
 def test_short_segments_equal_it_too(make: Callable[[int], Step], block_size: int, short_segments: None) -> None:
     step = make(block_size)

@@ -79,7 +79,7 @@ def test_greedy_tokens_are_those_of_transformers(work: Workload, case: Callable[
 
 
 @pytest.mark.parametrize("guess", [right, wrong, mixed])
-@pytest.mark.parametrize("longest", [1, 2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("longest", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 5, 6, 7)), 8])
 def test_whatever_a_draft_guesses_tokens_cache_and_later_turns_stay(
     tiny: LoadedModel, guess: Callable[[list[int]], Guess], longest: int
 ) -> None:
@@ -275,6 +275,7 @@ def test_a_fault_in_the_middle_of_a_draft_ends_its_request_and_no_other(
         assert other.tokens == plain
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_cancelling_at_any_moment_leaks_nothing_and_leaves_the_others_alone(

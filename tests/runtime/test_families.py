@@ -127,7 +127,7 @@ def loaded(request: pytest.FixtureRequest) -> LoadedModel:
     return prepare_model(network, None, name=request.param)
 
 
-@pytest.fixture(params=["reference", "sdpa", "native"])
+@pytest.fixture(params=[pytest.param("reference", marks=pytest.mark.slow), "sdpa", "native"])
 def runner(request: pytest.FixtureRequest, loaded: LoadedModel) -> ModelRunner:
     if request.param == "reference":
         # The plain path of both: transformers' own forward also where a leaner one has its place.

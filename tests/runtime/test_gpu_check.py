@@ -44,6 +44,7 @@ def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
     assert [one["cached_tokens"] for one in found["first_token"]] == [40, 152]
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_fails_the_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     class Wrong(SdpaAttention):
         name = "reference"

@@ -215,6 +215,7 @@ def test_a_lowered_context_holds(tiny: LoadedModel) -> None:
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dead_engine_ends_the_runtime_instead_of_hanging_its_callers(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch

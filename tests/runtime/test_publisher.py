@@ -96,6 +96,7 @@ def test_every_key_is_plain_legible_and_has_a_lease(
     assert keys_of(client) == [], "a clean stop leaves nothing"
 
 
+@pytest.mark.slow
 def test_the_lease_is_renewed_without_changes_and_while_the_engine_is_busy(
     valkey: EmbeddedRedis, client: redis.Redis, store: LockedStore
 ) -> None:

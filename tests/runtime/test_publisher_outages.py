@@ -132,6 +132,7 @@ def test_two_runtimes_share_a_redis(valkey: EmbeddedRedis, client: redis.Redis, 
         second.stop()
 
 
+@pytest.mark.slow
 def test_a_killed_runtimes_keys_are_gone_within_its_lease(valkey: EmbeddedRedis, client: redis.Redis) -> None:
     script = f"""
 import time

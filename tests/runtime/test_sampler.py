@@ -84,7 +84,7 @@ SETTINGS = [
             {"temperature": 1.0, "min_p": 0.2},
         )
     ),
-    {"temperature": 1.7, "top_k": 12, "top_p": 0.7, "min_p": 0.1},
+    pytest.param({"temperature": 1.7, "top_k": 12, "top_p": 0.7, "min_p": 0.1}, marks=pytest.mark.slow),
 ]
 
 

@@ -114,7 +114,13 @@ def test_every_choice_of_a_request_follows_its_grammar(tiny: LoadedModel, under:
 @pytest.mark.parametrize(
     "sampling", [{}, {"temperature": 1.0, "seed": 7}, {"repetition_penalty": 1.3, "logprobs": True}]
 )
-@pytest.mark.parametrize("spec", [LIST, RECORD, LAZY], ids=["list", "record", "lazy"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(LIST, id="list"),
+        *(pytest.param(s, id=i, marks=pytest.mark.slow) for s, i in ((RECORD, "record"), (LAZY, "lazy"))),
+    ],
+)
 def test_drafts_change_no_token(tiny: LoadedModel, under: Any, spec: GrammarSpec, sampling: dict[str, Any]) -> None:
     prompts = [
         'Such as {"name": "beta", "tags": ["alpha", "beta"]} or red, green, blue, red, green:',
@@ -221,7 +227,9 @@ def test_a_call_that_has_begun_is_completed(tiny: LoadedModel, under: Any) -> No
         run.accept(token)
 
 
-@pytest.mark.parametrize(("seconds", "says"), [(1.5, "over 0.3 s"), (0.05, "each time")])
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(1.5, "over 0.3 s"), pytest.param(0.05, "each time", marks=pytest.mark.slow)]
+)
 def test_a_grammar_that_holds_up_the_others_ends_its_own_request(
     tiny: LoadedModel, under: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, says: str
 ) -> None:

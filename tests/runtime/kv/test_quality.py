@@ -44,6 +44,7 @@ def test_fewer_bits_move_answers_further(tiny: LoadedModel) -> None:
     assert report["texts"][0]["sha256"]
 
 
+@pytest.mark.slow
 def test_a_report_comes_out_the_same_twice(tiny: LoadedModel) -> None:
     first, second = (measure_quality(tiny, config()) for _ in range(2))
     for one, other in zip(first["dtypes"], second["dtypes"], strict=True):
@@ -51,6 +52,7 @@ def test_a_report_comes_out_the_same_twice(tiny: LoadedModel) -> None:
         assert one["kl"] == other["kl"]
 
 
+@pytest.mark.slow
 def test_needles_and_calls_are_counted(tiny: LoadedModel) -> None:
     report = measure_quality(tiny, config(needle_contexts=[64], settings=named_settings("int8", "none")))
     for row in report["dtypes"]:

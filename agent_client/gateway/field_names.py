@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 # "sampling.top_p is 1.5: must be ...", "messages[0].content is int: ...", "json_schema/properties/a is 5: ...".
 _NAMED = re.compile(
-    r"(?:sampling\.|namespace\.|prompt\.chat\.)?([a-z_]+)(\S*(?: #/\S*)?)(?= is .*: | holds .*)", re.DOTALL
+    r"(?:sampling\.|namespace\.|prompt\.chat\.)?([a-z_]+)(\S*(?: #/\S*)?)(?= is .*: | is missing| holds )", re.DOTALL
 )
 # What of a place is a field of the body, and not a place in a schema.
 _FIELD = re.compile(r"(?:\[\d+\]|\.[a-z_]+)*")
 # Of a prompt; a body has but one.
 _FORMS = (".chat", ".text", ".token_ids")
-_EVERYWHERE = {"salt": "cache_salt"}
+_EVERYWHERE = {"salt": "cache_salt", "template_kwargs": "chat_template_kwargs"}
 
 
 @dataclass(frozen=True)

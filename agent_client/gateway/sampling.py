@@ -73,6 +73,12 @@ class SamplingFields(Body):
         given["temperature"] = DEFAULT_TEMPERATURE if self.temperature is None else self.temperature
         if self.priority is None and self.nvext is not None:
             given["priority"] = self.nvext.priority
+        if self.top_k == -1:
+            # As vLLM says that all are kept.
+            given["top_k"] = 0
+        if self.seed is not None and -(2**63) <= self.seed < 0:
+            # OpenAI's are signed.
+            given["seed"] = self.seed + 2**64
         if self.logit_bias:
             given["logit_bias"] = {_token_id(token): bias for token, bias in self.logit_bias.items()}
         return cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})

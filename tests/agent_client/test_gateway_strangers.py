@@ -161,3 +161,11 @@ def test_arguments_that_python_cannot_write_as_json_are_carried_through(
 def test_a_request_s_own_words_come_back_as_json(http: httpx.Client) -> None:
     content = '{"model": "toy", "input": "x", "text": {"format": {"type": "text", "x": 1e999}}}'
     assert ok(http.post(RESPONSES, content=content))["text"]["format"] == {"type": "text", "x": None}
+
+
+def test_values_that_other_servers_take_are_taken(http: httpx.Client, scripted: ToyRuntime) -> None:
+    ok(http.post(CHAT, json={"model": "toy", **BODIES[CHAT], "top_k": -1, "seed": -1}))
+    sampling = scripted.seen[-1].request.sampling
+    assert (sampling.top_k, sampling.seed) == (0, 2**64 - 1)
+    told = refusal(http, scripted, CHAT, "prompt.chat.template_kwargs is 'tools': set by the runtime")
+    assert told["param"] == "chat_template_kwargs"

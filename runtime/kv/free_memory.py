@@ -17,6 +17,11 @@ _VERSIONS = (
 )
 
 
+def limit_names() -> tuple[tuple[str, str], ...]:
+    """What a group's limit on memory and its use are called, in each version of control groups."""
+    return tuple((limit, used) for _, limit, used, _ in _VERSIONS)
+
+
 def machine_memory() -> int:
     """Bytes of memory that this process may have in all: the machine's, or its container's limit."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -38,6 +43,8 @@ def _groups() -> Iterator[tuple[int, int]]:
         own = {line.rpartition(":")[2].strip("/") for line in Path("/proc/self/cgroup").read_text().splitlines()}
     except OSError:
         own = set()
+    # A group above may be the tighter one.
+    own |= {str(above) for path in own for above in Path(path).parents}
     for folder, limit_name, used_name, dropped_name in _VERSIONS:
         for path in sorted({"", *own}):
             where = _CGROUPS / folder / path

@@ -119,6 +119,7 @@ INLINE void store_codes(uint8_t *to, ivec codes) {
 
 INLINE ivec whole(vec x) { return __builtin_convertvector(x, ivec); }
 
+/* To bfloat16, or to IEEE half precision. */
 INLINE void store_narrow(uint16_t *to, vec x, const int brain) {
 #if LANES == 16
     if (!brain) {
@@ -127,12 +128,14 @@ INLINE void store_narrow(uint16_t *to, vec x, const int brain) {
         return;
     }
 #endif
-    for (int i = 0; i < LANES; i++) {
-        uint32_t bits = bits_of(x[i]);
-        uint16_t kept = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40
-                                                                   : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-        to[i] = brain ? kept : half_of(x[i]);
-    }
+    uvec bits = (uvec)x, kept = bits + 0x7fff + (bits >> 16 & 1);
+    kept = (uvec)choose(x == x, (vec)kept, (vec)(bits | 0x400000)) >> 16;
+#if LANES == 16
+    __m256i found = _mm512_cvtepi32_epi16((__m512i)kept);
+    memcpy(to, &found, sizeof found);
+#else
+    for (int i = 0; i < LANES; i++) to[i] = brain ? (uint16_t)kept[i] : half_of(x[i]);
+#endif
 }
 
 static void pack_int8(const float *x, int dim, uint8_t *codes, uint8_t *scale_at) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,64 +25,59 @@ class Place:
     offset: int | None
 
 
-def place_in_chat(
-    chat: ChatInput, render: Callable[[list[dict[str, Any]]], str], text: str, offset: int
-) -> Place | None:
-    """The place of the character `offset` of the rendered chat; None before the first message.
+class ChatPlaces:
+    """The places of a rendered chat's characters.
 
-    Args:
-        render: renders other messages in place of the chat's, the rest being the same.
-        text: the chat, rendered.
+    The chat is rendered again with a mark in place of each content. What stands between the marks is the template's
+    own, and is found again in the text around the real contents. A template may leave contents out, or move them; one
+    that is freer than that has no places.
     """
-    spans = _content_spans(chat, render, text)
-    if spans is None:
-        return None
-    holder: int | None = None
-    for rank, (start, end, index) in enumerate(spans):
-        if start <= offset < end:
-            return Place(index, chat.messages[index]["role"], offset - start)
-        if offset >= end:
-            holder = _behind(chat.messages, index, None if rank + 1 == len(spans) else spans[rank + 1][2])
-    return None if holder is None else Place(holder, chat.messages[holder]["role"], None)
 
+    def __init__(self, chat: ChatInput, render: Callable[[list[dict[str, Any]]], str], text: str) -> None:
+        """`render` renders other messages in place of the chat's, the rest being the same; `text` is the chat's own."""
+        self._messages = chat.messages
+        self._spans = _content_spans(chat.messages, render, text)
 
-def _behind(messages: list[dict[str, Any]], index: int, following: int | None) -> int:
-    """The message of what stands behind the content of message `index`, up to the content that comes next.
+    def at(self, offset: int) -> Place | None:
+        """The place of a character; None before the first message."""
+        holder: int | None = None
+        for rank, (start, end, index) in enumerate(self._spans):
+            if start <= offset < end:
+                return Place(index, self._messages[index]["role"], offset - start)
+            if offset >= end:
+                holder = self._behind(index, None if rank + 1 == len(self._spans) else self._spans[rank + 1][2])
+        return None if holder is None else Place(holder, self._messages[holder]["role"], None)
 
-    There stand the end of one message and the head of the next, calls, and messages whose content is left out.
-    """
-    if messages[index].get("tool_calls"):
-        return index
-    left_out = index + 1 < len(messages) if following is None else following > index + 1
-    if left_out or following is None:
-        return index + 1 if left_out else index
-    return following
+    def _behind(self, index: int, following: int | None) -> int:
+        """The message of what stands behind the content of message `index`, up to the content that comes next.
+
+        There stand the end of one message and the head of the next, calls, and messages whose content is left out.
+        """
+        if self._messages[index].get("tool_calls"):
+            return index
+        left_out = index + 1 < len(self._messages) if following is None else following > index + 1
+        if left_out or following is None:
+            return index + 1 if left_out else index
+        return following
 
 
 def _content_spans(
-    chat: ChatInput, render: Callable[[list[dict[str, Any]]], str], text: str
-) -> list[tuple[int, int, int]] | None:
-    """Where contents stand in `text`, in its order: start, end and message; None where the template is too free.
-
-    The chat is rendered again with a mark in place of each content. What stands between the marks is the template's
-    own, and is found again in `text` around the real contents. A template may leave contents out, or move them.
-    """
-    marks = [f"m{index}x{secrets.token_hex(12)}" for index in range(len(chat.messages))]
-    marked = render([{**message, "content": mark} for message, mark in zip(chat.messages, marks, strict=True)])
-    if any(marked.count(mark) > 1 for mark in marks):
-        return None
-    places = sorted((marked.find(mark), index) for index, mark in enumerate(marks) if mark in marked)
+    messages: list[dict[str, Any]], render: Callable[[list[dict[str, Any]]], str], text: str
+) -> list[tuple[int, int, int]]:
+    """Where contents stand in `text`, in its order: start, end and message."""
+    tag = secrets.token_hex(12)
+    marked = render([{**message, "content": f"m{index}x{tag}"} for index, message in enumerate(messages)])
+    marks = list(re.finditer(f"m([0-9]+)x{tag}", marked))
+    order = [int(mark[1]) for mark in marks]
+    if not marks or len(set(order)) < len(order) or not text.startswith(marked[: marks[0].start()]):
+        return []
     spans: list[tuple[int, int, int]] = []
-    head = marked[: places[0][0]] if places else marked
-    if not text.startswith(head):
-        return None
-    start = len(head)
-    for rank, (place, index) in enumerate(places):
-        behind = place + len(marks[index])
-        piece = marked[behind : places[rank + 1][0] if rank + 1 < len(places) else None]
-        end = _end_of_content(chat.messages[index].get("content") or "", piece, text, start)
+    start = marks[0].start()
+    for mark, following, index in zip(marks, [*marks[1:], None], order, strict=True):
+        piece = marked[mark.end() : None if following is None else following.start()]
+        end = _end_of_content(messages[index].get("content") or "", piece, text, start)
         if end is None:
-            return None
+            return []
         spans.append((start, end, index))
         start = end + len(piece)
     return spans

@@ -13,7 +13,7 @@ from radixloop.v1 import common_pb2
 
 from radix import Namespace
 from runtime.chat import ChatRenderer
-from runtime.chat_places import Place, char_offset, place_in_chat
+from runtime.chat_places import ChatPlaces, Place, char_offset
 from runtime.convert import ChatInput, Tokens, chat_input, token_array
 from runtime.errors import InvalidRequest, TemplateRefused
 from runtime.histories.boundaries import NO_BOUNDARIES, find_boundaries
@@ -221,9 +221,9 @@ class PromptEncoder:
             offset = char_offset(self._tokenizer, text, tokens, at)
             joined = [self.decode_head(np.concatenate([before, branch])) for branch in branches]
             try:
-                place = place_in_chat(chat, render, text, offset)
-                parted = PartedChat(self._renderer, chat, text, offset, shared, joined)
-                return Parting(shared, ours, stored, place, parted.cause())
+                places = ChatPlaces(chat, render, text)
+                parted = PartedChat(self._renderer, chat, text, places, offset, shared, joined)
+                return Parting(shared, ours, stored, places.at(offset), parted.cause())
             except TemplateRefused:
                 # It took the chat, and not one that is like it.
                 return Parting(shared, ours, stored)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runtime.chat import ChatRenderer
 from runtime.chat_messages import Message
-from runtime.chat_places import place_in_chat
+from runtime.chat_places import ChatPlaces
 from runtime.convert import ChatInput
 from runtime.errors import TemplateRefused
 from runtime.histories.longest_prefix import in_common
@@ -102,7 +102,7 @@ def _parting(renderer: ChatRenderer, begin: str, *, tools: bool) -> TemplateDrif
         if expected is not None and not text.startswith(expected):
             at = in_common(text, expected)
             chat = ChatInput(messages, offered or [])
-            place = place_in_chat(chat, lambda others: renderer.render(others, offered), text, at)
+            place = ChatPlaces(chat, lambda others: renderer.render(others, offered), text).at(at)
             return _drift(begin, None if place is None else place.message, tools=tools, whole=at < len(before or ""))
         before = text
     return None

@@ -9,7 +9,7 @@ from itertools import islice
 
 from runtime.chat import ChatRenderer
 from runtime.chat_messages import Message
-from runtime.chat_places import place_in_chat
+from runtime.chat_places import ChatPlaces
 from runtime.convert import ChatInput
 from runtime.errors import TemplateRefused
 from runtime.histories.drift import (
@@ -40,11 +40,19 @@ class PartedChat:
     """
 
     def __init__(
-        self, renderer: ChatRenderer, chat: ChatInput, text: str, at: int, shared: str, stored: Sequence[str]
+        self,
+        renderer: ChatRenderer,
+        chat: ChatInput,
+        text: str,
+        places: ChatPlaces,
+        at: int,
+        shared: str,
+        stored: Sequence[str],
     ) -> None:
         self._renderer = renderer
         self._chat = chat
         self._text = text
+        self._places = places
         # Both sides of a cut inside a character decode to U+FFFD.
         cut = len(shared) - len(shared.lstrip(_HALF))
         self._begin = at - len(shared.strip(_HALF))
@@ -113,7 +121,7 @@ class PartedChat:
         return self._begin + in_common(branch, here)
 
     def _message_at(self, offset: int) -> int | None:
-        place = place_in_chat(self._chat, self._render, self._text, offset)
+        place = self._places.at(offset)
         return None if place is None else place.message
 
     def _render(self, messages: list[Message]) -> str:

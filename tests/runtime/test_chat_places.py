@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.chat_places import Place, char_offset, place_in_chat
+from runtime.chat_places import ChatPlaces, Place, char_offset
 from runtime.convert import ChatInput
 from runtime.loaded_model import LoadedModel
 
@@ -38,7 +38,8 @@ def stripping(messages: list[dict[str, Any]]) -> str:
 
 def places(render: Render, chat: ChatInput = CHAT) -> list[Place | None]:
     text = render(chat.messages)
-    return [place_in_chat(chat, render, text, offset) for offset in range(len(text))]
+    found = ChatPlaces(chat, render, text)
+    return [found.at(offset) for offset in range(len(text))]
 
 
 @pytest.mark.parametrize("render", [plain, stripping])

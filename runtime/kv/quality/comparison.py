@@ -55,7 +55,10 @@ class Score:
 
 @dataclass
 class Lane:
-    """One precision: its pool, and what was seen of it."""
+    """One precision: its pool, and what was seen of it.
+
+    decode_s: seconds of single tokens, by the tokens of their context.
+    """
 
     name: str
     loaded: LoadedModel
@@ -63,7 +66,7 @@ class Lane:
     scores: dict[tuple[str, int], Score] = field(default_factory=dict)
     prefill_s: float = 0.0
     prefill_tokens: int = 0
-    decode_s: list[float] = field(default_factory=list)
+    decode_s: dict[int, list[float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, loaded: LoadedModel, tokens: int) -> Lane:
@@ -109,4 +112,4 @@ def time_decoding(lanes: Sequence[Lane], tokens: np.ndarray) -> None:
         for lane in lanes:
             began = time.perf_counter()
             lane.compute(tokens[at : at + 1], at, 1)
-            lane.decode_s.append(time.perf_counter() - began)
+            lane.decode_s.setdefault(len(tokens), []).append(time.perf_counter() - began)

@@ -75,7 +75,8 @@ def measure_quality(
                 "share_of_fp32": lane.loaded.info.kv_bytes_per_token / exact.loaded.info.kv_bytes_per_token,
                 "raised": [f"{half}:{layer}" for layer, half in sorted(lane.loaded.kv_format.raised)],
                 "attention": lane.loaded.info.attention_backend,
-                "decode_ms": 1e3 * statistics.median(lane.decode_s) if lane.decode_s else None,
+                "decode_ms": _ms(lane.decode_s[config.contexts[0]]),
+                "decode_ms_by_context": {length: _ms(seconds) for length, seconds in lane.decode_s.items()},
                 "prefill_tokens_per_s": lane.prefill_tokens / lane.prefill_s if lane.prefill_s else None,
                 "parts": [
                     {"text": kind, "context": length, **score.report(exact.scores[kind, length])}
@@ -107,7 +108,7 @@ def _compare(
         for number, window in enumerate(text.windows(loaded.tokenizer, length, count)):
             progress(0.8 * (index + number / count) / len(cases), f"{text.kind}, {length} tokens")
             compare(lanes, text.kind, window)
-        if text is found[0] and length == config.contexts[0]:
+        if text is found[0]:
             time_decoding(lanes, window)
 
 
@@ -133,6 +134,10 @@ def _needles(
     for lane in lanes:
         lane.scores = before[lane.name]
     return totals
+
+
+def _ms(seconds: Sequence[float]) -> float:
+    return 1e3 * statistics.median(seconds)
 
 
 def _total(lane: Lane) -> Score:

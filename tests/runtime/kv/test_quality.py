@@ -40,6 +40,7 @@ def test_fewer_bits_move_answers_further(tiny: LoadedModel) -> None:
     assert 0 < rows["int8"]["kl"] < rows["int4"]["kl"]
     assert 0 < rows["fp32/int4"]["kl"] < rows["int4"]["kl"]
     assert rows["int4"]["bytes_per_token"] < rows["int8"]["bytes_per_token"] < rows["fp32"]["bytes_per_token"]
+    assert list(rows["int8"]["decode_ms_by_context"].items()) == [(48, rows["int8"]["decode_ms"])]
     assert rows["int8"]["parts"][0]["tokens"] == rows["int8"]["tokens"] == 2 * 47
     assert report["texts"][0]["sha256"]
 

@@ -99,7 +99,7 @@ def _score(found: torch.Tensor, exact: torch.Tensor, following: torch.Tensor) ->
     return Score(
         len(following),
         -float(found.gather(1, following[:, None]).double().sum()),
-        float((exact.exp() * (exact - found)).double().sum()) if found is not exact else 0.0,
+        float((exact.exp() * (exact - found)).sum(-1).double().sum()) if found is not exact else 0.0,
         int((found.argmax(-1) == exact.argmax(-1)).sum()),
     )
 

@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 import string
+from collections.abc import Iterator
 from typing import Any, TypedDict
 
 
@@ -19,8 +20,9 @@ class ParsedToolCall(TypedDict):
 
 TAG = "<tool_call>"
 MARKER = "[TOOL_CALLS]"
-# An end tag may be missing: the model can stop at its end token right after the closing brace.
-_TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
+# What may follow a call. An end tag may be missing: the model can stop at its end token right after the closing brace.
+_END_OF_TAGGED = re.compile(r"\s*(?:</tool_call>|(?=<tool_call>)|\Z)")
+_SPACE = re.compile(r"\s*")
 _FENCED = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
 # Newer models of Mistral write the name before the object.
 _NAMED = re.compile(r"\s*([^\s\[\]{}\"]+)(?:\[ARGS\])?\s*(?=\{)")
@@ -47,13 +49,30 @@ def parse_tool_calls(text: str) -> list[ParsedToolCall]:
     stand before). `parameters` is read as another word for `arguments`. What does not parse is no call.
     """
     if TAG in text:
-        found = [_as_calls(_load(match.group(1))) for match in _TAGGED.finditer(text)]
-        return [call for calls in found for call in calls or ()]
+        return [call for part in _tagged(text) for call in _as_calls(part) or ()]
     if MARKER in text:
         return [call for part in text.split(MARKER)[1:] for call in _of_mistral(part)]
     bare = text.strip().removeprefix(_PYTHON_TAG)
     fenced = _FENCED.match(bare)
     return _as_calls(_load(fenced.group(1) if fenced else bare)) or _in_a_row(bare)
+
+
+def _tagged(text: str) -> Iterator[Any]:
+    """The JSON behind each tag. A string in it may hold the tags as text."""
+    at = text.find(TAG)
+    while at >= 0:
+        at += len(TAG)
+        begin = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        if text.startswith(("{", "["), begin):
+            try:
+                value, end = _DECODER.raw_decode(text, begin)
+            except (ValueError, RecursionError):
+                pass
+            else:
+                if _END_OF_TAGGED.match(text, end):
+                    yield value
+                    at = end
+        at = text.find(TAG, at)
 
 
 def _of_mistral(part: str) -> list[ParsedToolCall]:

@@ -53,6 +53,12 @@ def call(name: str, arguments: Any, key: str = "arguments") -> str:
         ('{"name": 3, "arguments": {}}', []),
         ('{"name": "ls", "arguments": {"x": NaN}}', []),
         ("<tool_call></tool_call>", []),
+        (
+            f"<tool_call>{call('a', {'x': '}</tool_call><tool_call>'})}</tool_call>",
+            [("a", {"x": "}</tool_call><tool_call>"})],
+        ),
+        (f"<tool_call>{call('a', {})} and more</tool_call>", []),
+        ('<tool_call>{"name": "a", "arguments": {"x": 1e999}}</tool_call>', []),
     ],
 )
 def test_calls_are_found(text: str, expected: list[tuple[str, Any]]) -> None:

@@ -121,6 +121,7 @@ class PrefixStore:
         publish: bool = True,
         public_tokens: int = 0,
         priority: int = 0,
+        in_advance: bool = False,
     ) -> Sequence:
         """Open a sequence on the longest cached prefix of `tokens`, at most all but the last token.
 
@@ -131,6 +132,7 @@ class PrefixStore:
             publish: False neither reads the cache nor adds to it.
             public_tokens: so many leading tokens may be shared with every salt of this fingerprint and adapter.
             priority: of the request, for the eviction policy of that name.
+            in_advance: of a request that opens them again; this time does not count as a hit.
 
         Raises:
             InvalidTokens: no tokens, or see `radix.tokens.as_tokens`.
@@ -147,7 +149,7 @@ class PrefixStore:
             seq = self._open_on_match(ids, namespace, 0 if namespace.salt is None else public_tokens)
             now = self._clock()
             for cursor in (seq.cursor, seq.public_cursor):
-                self._tree.use(cursor, now, opened=True, priority=priority)
+                self._tree.use(cursor, now, opened=not in_advance, priority=priority)
             if self._witness is not None:
                 self._witness.opened(seq, ids[: seq.length])
         self._open.add(seq)

@@ -21,7 +21,7 @@ from runtime.sampler import TokenSampler
 from runtime.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from runtime.tiers.promoter import Load
+    from runtime.tiers.load import Load
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Run:
         self.output = output
         self.grammar = None if request.job.grammar is None else request.job.grammar.start()
         self.seq: Sequence | None = None
-        # What slower tiers still owe to its sequence; it is not computed before that has come.
+        # What slower tiers owe to it, while it waits.
         self.load: Load | None = None
         self.place = Place()
         self.done = False

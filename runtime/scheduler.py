@@ -24,6 +24,7 @@ from runtime.run_queue import RunQueue
 from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
 from runtime.step_pacer import PromptRoom, StepPacer
 from runtime.step_time import StepShape
+from runtime.tiers.promoter import Fetch
 
 if TYPE_CHECKING:
     from runtime.tiers.tiers import Tiers
@@ -90,6 +91,8 @@ class Scheduler:
         # Runs that left the pool so far. A run that found no room is not tried again before the next one does.
         self._departures = 0
         self._no_room: tuple[Run, int] | None = None
+        # How many there were when tiers were last asked for what waits; -1 lets them be asked.
+        self._looked_ahead = -1
         self._steps = 0
         self._pacer = None if max_itl_s is None else StepPacer(max_itl_s)
         self._shape = StepShape()
@@ -102,6 +105,7 @@ class Scheduler:
             self._door.arrived(run)
         if not self._held_back(run):
             self._refresh(run)
+            self._looked_ahead = -1
 
     def program_ended(self, program: Hashable) -> None:
         """No call of this program follows those that are here."""
@@ -113,6 +117,8 @@ class Scheduler:
         if run in self.running:
             self.running.remove(run)
         self.waiting.discard(run)
+        if self._tiers is not None:
+            self._tiers.promoter.abandon(run)
         if self._door is not None:
             self._door.left(run)
         if run.seq is not None:
@@ -159,8 +165,6 @@ class Scheduler:
         if run.seq is None or step.budget == 0:
             # Preempted a moment ago to make room for an earlier one, or nothing left to give.
             return
-        if run.load is not None and not self._take_load(run, step):
-            return
         n = min(run.uncomputed, step.budget)
         if not self._reserve_or_preempt(run, n, step):
             step.full = True
@@ -205,7 +209,9 @@ class Scheduler:
                 self._serve_waiting(run, step)
         if step.budget < budget:
             self.waiting.turn_over(step.done)
-        self._refresh_one([run for run in in_order[: 2 * _REFRESHED_PREFIXES] if run in self.waiting])
+        waiting = [run for run in in_order[: 2 * _REFRESHED_PREFIXES] if run in self.waiting]
+        self._fetch_ahead(waiting)
+        self._refresh_one(waiting)
 
     def _held_back(self, run: Run) -> bool:
         return self._door is not None and self._door.holds_back(run)
@@ -216,10 +222,32 @@ class Scheduler:
             step.full = True
             return
         leader = self._leader(run)
-        if leader is None:
+        if leader is not None:
+            if leader not in step.done:
+                self._compute(leader, step)
+            return
+        found = Fetch.NOTHING if self._tiers is None else self._tiers.promoter.fetch(run, ahead=False)
+        if found is Fetch.NO_ROOM:
+            self._find_no_room(run, step)
+        elif found is Fetch.NOTHING:
             self._admit(run, step, alone=not step.running)
-        elif leader not in step.done:
-            self._compute(leader, step)
+
+    def _find_no_room(self, run: Run, step: _Step) -> None:
+        """Nobody behind it passes, or the small would keep the large out for good."""
+        self._no_room = (run, self._departures)
+        step.full = True
+
+    def _fetch_ahead(self, waiting: list[Run]) -> None:
+        """Let what the head of the queue needs of tiers come while others are computed."""
+        if self._tiers is not None and self._looked_ahead != self._departures:
+            self._looked_ahead = self._departures
+            for run in waiting[:_REFRESHED_PREFIXES]:
+                if self._leader(run) is None:
+                    self._tiers.promoter.fetch(run, ahead=True)
+
+    def _released(self) -> bool:
+        """Whether room that was held for runs that wait came free."""
+        return self._tiers is not None and self._tiers.promoter.release()
 
     # Room for what runs
 
@@ -232,6 +260,8 @@ class Scheduler:
                 step.plan.copies += self._store.reserve(seq, n)
                 return True
             except OutOfBlocks as error:
+                if self._released():
+                    continue
                 if error.leaving:
                     # They come free by themselves, in a moment.
                     return False
@@ -276,42 +306,26 @@ class Scheduler:
                 self.waiting.discard(run)
                 step.plan.impossible.append((run, error))
             else:
-                # Nobody behind it passes, or the small would keep the large out for good.
-                self._no_room = (run, self._departures)
-                step.full = True
+                self._find_no_room(run, step)
             return
         self.waiting.discard(run)
         run.seq = seq
+        if self._tiers is not None:
+            self._tiers.promoter.admitted(run)
         step.running += 1
-        if self._tiers is None or not self._tiers.begin(run, copies):
-            step.plan.copies += copies
-            self._start(run, seq, step.plan)
-            self._plan(run, step)
+        step.plan.copies += copies
+        self._start(run, seq, step.plan)
+        self._plan(run, step)
         self.running.append(run)
 
     def _start(self, run: Run, seq: Sequence, plan: StepPlan) -> None:
-        """Everything that the cache has of a run is in its sequence, and nothing is computed yet."""
+        """What the cache has of a run is in its sequence, and nothing is computed yet."""
         request = run.request
         if request.admitted is None and not request.job.bypass_cache:
             request.verdict = replace(self.explain(request.job, besides=run), promotion=request.promotion)
         self._count_admission(run, seq, plan)
         if self._door is not None:
             self._door.admitted(run, seq.matched)
-
-    def _take_load(self, run: Run, step: _Step) -> bool:
-        """Start a run for which slower tiers were read, once they were; False while they are."""
-        load, seq = run.load, run.seq
-        assert load is not None
-        assert seq is not None
-        if not load.ended:
-            return False
-        run.load = None
-        seq.matched = seq.length
-        step.plan.copies += load.copies
-        if run.request.admitted is None:
-            run.request.host_tokens, run.request.disk_tokens = load.tokens_by_kind()
-        self._start(run, seq, step.plan)
-        return True
 
     def _reserve_prompt(self, seq: Sequence, run: Run) -> list[Copy]:
         return self._store.reserve(seq, run.known - seq.length)
@@ -321,6 +335,8 @@ class Scheduler:
         try:
             return self._reserve_prompt(seq, run)
         except OutOfBlocks as error:
+            if self._released():
+                return self._reserve_alone(seq, run)
             if error.leaving or not self._store.drop_partial(seq):
                 raise
             return self._reserve_prompt(seq, run)

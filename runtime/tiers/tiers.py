@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from radix import Cause, Copy, PrefixStore, Span, Verdict
+from radix import Cause, PrefixStore, Span, Verdict
 from radix.cold import ColdIndex, Demotion, Move
 from runtime.kv_pool import KVPool
 from runtime.request import GenerateJob, Run
@@ -87,13 +87,8 @@ class Tiers:
 
     # For the scheduler
 
-    def begin(self, run: Run, copies: list[Copy]) -> bool:
-        """See `Promoter.begin`."""
-        return self.promoter.begin(run, copies)
-
     def left(self, run: Run) -> None:
         """A run is about to give back its sequence."""
-        self.promoter.abandon(run)
         seq = run.seq
         if self._backup is not None and seq is not None and seq.cursor.node is not None:
             assert self._store.demoter is not None

@@ -96,9 +96,12 @@ def tool_rules(request: inference_pb2.GenerateRequest, tools: list[dict[str, Any
         return None
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest("prompt.chat.tools", f"{len(tools)} tools", f"at most {MAX_TOOLS}")
-    functions = {
-        tool["function"]["name"]: _parameters(rank, tool["function"], required) for rank, tool in enumerate(tools)
-    }
+    functions: dict[str, dict[str, Any] | None] = {}
+    for rank, tool in enumerate(tools):
+        name, field = tool["function"]["name"], f"prompt.chat.tools[{rank}].function"
+        if name in functions:
+            raise InvalidRequest(f"{field}.name", name, "another tool has this name")
+        functions[name] = _parameters(field, tool["function"], required)
     for name in choice.names:
         if name not in functions:
             raise InvalidRequest("tool_choice.names", name, "must be the name of one of the chat's tools")
@@ -110,20 +113,29 @@ def tool_rules(request: inference_pb2.GenerateRequest, tools: list[dict[str, Any
     return ToolRules(functions, required, parallel)
 
 
-def _parameters(rank: int, function: dict[str, Any], required: bool) -> dict[str, Any] | None:
-    field = f"prompt.chat.tools[{rank}].function"
+def _parameters(field: str, function: dict[str, Any], required: bool) -> dict[str, Any] | None:
     if not _NAME.fullmatch(function["name"]):
         raise InvalidRequest(
             f"{field}.name", function["name"], "1 to 128 characters, no space, quote, backslash, bracket or bar"
         )
-    schema = function.get("parameters") or _ANY_OBJECT
-    if function.get("strict"):
-        return prepared(f"{field}.parameters", schema)
-    if not required:
+    strict = function.get("strict")
+    if not isinstance(strict, bool | None):
+        raise InvalidRequest(f"{field}.strict", strict, "must be true or false")
+    if not strict and not required:
         return None
     try:
         # A call that was forced is of use only with arguments that the tool takes.
-        return prepared(f"{field}.parameters", schema)
+        return prepared(f"{field}.parameters", _of_objects(f"{field}.parameters", function.get("parameters") or {}))
     except InvalidRequest:
+        if strict:
+            raise
         # What the caller did not call strict is a wish, not a promise.
         return None
+
+
+def _of_objects(field: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema for what of `schema` is an object: whoever is called takes arguments by their names."""
+    kinds = schema.get("type", "object")
+    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
+        raise InvalidRequest(f"{field}/type", kinds, "arguments are an object")
+    return {**schema, "type": "object"}

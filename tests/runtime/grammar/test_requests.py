@@ -34,6 +34,10 @@ def tool(name: str, strict: bool = True) -> str:
     return json.dumps({"type": "function", "function": {"name": name, "parameters": SCHEMA, "strict": strict}})
 
 
+def tool_of(schema: dict[str, Any], strict: bool = True) -> str:
+    return json.dumps({"type": "function", "function": {"name": "f", "parameters": schema, "strict": strict}})
+
+
 TOOLS = chat_prompt(("user", "What now?"), tools=[tool("first"), tool("second")])
 
 
@@ -181,6 +185,18 @@ def test_a_session_remembers_its_tools(server: Server) -> None:
             {"prompt": chat_prompt(("user", "a"), tools=[tool("f").replace('"enum"', '"not"')])},
             "prompt.chat.tools[0].function.parameters/properties/b/not",
         ),
+        (
+            {"prompt": chat_prompt(("user", "a"), tools=[tool("f"), tool("g"), tool("f")])},
+            "prompt.chat.tools[2].function.name is 'f': another tool has this name",
+        ),
+        (
+            {"prompt": chat_prompt(("user", "a"), tools=[tool_of({"type": "array"})])},
+            "prompt.chat.tools[0].function.parameters/type is 'array': arguments are an object",
+        ),
+        (
+            {"prompt": chat_prompt(("user", "a"), tools=[tool("f").replace("true", '"yes"')])},
+            "prompt.chat.tools[0].function.strict is 'yes'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(server: Server, more: dict[str, Any], says: str) -> None:
@@ -196,3 +212,27 @@ def test_a_tool_that_is_not_strict_may_have_any_schema(server: Server) -> None:
     [call] = answer.deltas[-1].tool_calls
     assert call.name == "f"
     assert call.arguments.startswith("{")
+
+
+SHORT = {"type": "string", "maxLength": 3}
+
+
+@pytest.mark.parametrize(
+    ("schema", "strict"),
+    [
+        ({"type": "string"}, False),
+        ({"title": "anything"}, True),
+        ({"type": ["object", "null"], "properties": {"a": SHORT}}, True),
+        ({"$defs": {"x": {"properties": {"a": SHORT}}}, "$ref": "#/$defs/x"}, True),
+        ({"anyOf": [{"properties": {"a": SHORT}}, {"properties": {"b": SHORT}}]}, True),
+    ],
+)
+def test_arguments_are_an_object_whatever_the_schema_allows(
+    server: Server, schema: dict[str, Any], strict: bool
+) -> None:
+    prompt = chat_prompt(("user", "a"), tools=[tool_of(schema, strict)])
+    for seed in range(4):
+        answer = ask(server, prompt, tool_choice=choice("REQUIRED", "f"), sampling={"seed": seed}, max_tokens=120)
+        [call] = answer.deltas[-1].tool_calls
+        assert call.arguments.startswith("{")
+        assert content(answer) == ""

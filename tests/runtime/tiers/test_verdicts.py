@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from radixloop.v1 import cache_pb2, common_pb2
 
+from runtime.description import describe
 from runtime.loaded_model import LoadedModel
 from runtime.tiers.pace import PrefillCost
 from tests.runtime.services_harness import BLOCKS, Server, generate, prompt_of, serving
@@ -44,6 +45,14 @@ def test_what_is_fetched_is_explained_before_and_told_after(tiny: LoadedModel, m
         assert started.verdict.promotion.compute_s == before.compute_s
         first = started.verdict.spans[0]
         assert (first.end, first.cause) == (LENGTH - 1, common_pb2.CAUSE_CACHED)
+        found = {"host": before.host_tokens, "disk": 0}
+        for tier, tokens in found.items():
+            labels = {"tier": tier}
+            registry = server.runtime._metrics.registry
+            assert registry.get_sample_value("radixloop_prefix_cache_tier_hits_tokens_total", labels) == tokens
+        told = describe(server.runtime._shared, server.target).counters
+        assert (told["host_hit_tokens"], told["disk_hit_tokens"]) == (before.host_tokens, 0)
+        assert 0 < told["host_used_blocks"] <= told["host_blocks"]
         # In the pool, it is nothing to be promoted.
         answer = server.cache.Explain(cache_pb2.ExplainRequest(prompt=prompt))
         assert answer.cached_tokens == LENGTH - 1

@@ -12,10 +12,10 @@ import torch
 
 from radix.kv_bytes import PRECISIONS
 from runtime.kv.precision import KVFormat, LayerShape
-from runtime.kv.rotation import rotate_by_sums
+from runtime.kv.rotation import rotate, rotate_by_sums
 from runtime.kv.writing import TorchWriter, make_writer, native_obstacle
 from runtime.kv_pool import KVPool
-from runtime.native import kv_writer, library
+from runtime.native import NativeUnavailable, kv_writer, library
 from runtime.native.kv_writer import MOST_DIM, NativeWriter
 from runtime.native.records import kept
 
@@ -131,3 +131,11 @@ def test_whoever_cannot_be_served_hears_why(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(kv_writer, "kept", lambda half: (4, kept(half)[1]))
     assert native_obstacle(pool) == "it writes other bytes to layer 0"
     assert isinstance(make_writer(pool, row_invariant=True), TorchWriter)
+
+    def unavailable(_: str) -> None:
+        raise NativeUnavailable("no C compiler is installed")
+
+    monkeypatch.setattr(kv_writer, "load_library", unavailable)
+    assert native_obstacle(pool) == "no C compiler is installed"
+    assert make_writer(pool, row_invariant=True).turn is rotate_by_sums
+    assert make_writer(pool, row_invariant=False).turn is rotate

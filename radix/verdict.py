@@ -51,6 +51,7 @@ class Promotion:
         host_tokens, disk_tokens: found in each.
         fetch_s, compute_s: estimates for what was fetched, or else for all of it; None where nothing was measured yet.
         fetched: it was cheaper to fetch than to compute, or nobody knew.
+        kv_dtype: the precision of tiers, where it is not the device's: what was fetched may change the answer.
     """
 
     host_tokens: int
@@ -58,6 +59,7 @@ class Promotion:
     fetch_s: float | None
     compute_s: float | None
     fetched: bool
+    kv_dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

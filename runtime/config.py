@@ -22,7 +22,7 @@ from runtime.kv.settings import KVSettings
 from runtime.scheduling_order import DEFAULT_HOLD_BACK_S, DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
 from runtime.settings import BadConfig, explain, setting
 from runtime.sizes import PoolMemory, Size, parse_disk, parse_quota
-from runtime.tiers.settings import TierSettings
+from runtime.tiers.settings import TierSettings, check_kept
 
 MODEL, LISTEN, POOL, KEEP, TIERS = "Model", "Listening", "KV pool", "What is kept", "Tiers behind the pool"
 WORK, WATCH, EVENTS = "Scheduling", "Watching", "KV events"
@@ -233,6 +233,13 @@ class ServeConfig(BaseModel):
         metavar="DIR",
         shown="off",
     )
+    host_kv_dtype: str = setting(
+        "auto",
+        TIERS,
+        "Precision of what these tiers keep; auto is the pool's. int8 holds four times what fp32 does, but any that is "
+        "not the pool's breaks the rule that a hit answers as a miss: what comes back is rounded, and so are answers.",
+        metavar="DTYPE",
+    )
     foreign_caches: Literal["keep", "remove"] = setting(
         "keep",
         TIERS,
@@ -388,6 +395,7 @@ class ServeConfig(BaseModel):
     def _known_precision(self) -> ServeConfig:
         try:
             self.kv.check()
+            check_kept(self.host_kv_dtype, self.kv_dtype, deterministic=self.deterministic)
         except InvalidRequest as error:
             raise ValueError(str(error)) from None
         return self
@@ -408,7 +416,8 @@ class ServeConfig(BaseModel):
     def tiers(self) -> TierSettings:
         """What lies behind the pool."""
         disk, disk_bytes = (None, 0) if self.disk_cache is None else parse_disk(self.disk_cache)
-        return TierSettings(self.host_cache, disk, disk_bytes, self.persist, foreign=self.foreign_caches)
+        foreign, kept = self.foreign_caches, self.host_kv_dtype
+        return TierSettings(self.host_cache, disk, disk_bytes, self.persist, foreign=foreign, kv_dtype=kept)
 
     @field_validator("eviction")
     @classmethod

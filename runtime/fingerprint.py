@@ -55,6 +55,11 @@ def _sampled_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
+def kept_fingerprint(fingerprint: str, kept: KVFormat) -> str:
+    """Digest for a model whose KV also passes through tiers of another precision than its pool's."""
+    return hashlib.sha256(f"{fingerprint} {kept.digest_text}".encode()).hexdigest()
+
+
 def fingerprint(network: Any, tokenizer: Any, weights_digest: str, kv_format: KVFormat) -> str:
     """Digest over everything that decides what a token's keys and values are, and what text they stand for."""
     digest = hashlib.sha256()

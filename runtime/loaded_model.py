@@ -16,7 +16,7 @@ class ModelInfo:
     """Facts about a loaded model.
 
     fingerprint: a hex digest that changes whenever cached KV would be wrong. plain_kv_bytes_per_token: what
-    kv_bytes_per_token would be at the dtype of the weights.
+    kv_bytes_per_token would be at the dtype of the weights. host_kv_dtype: of tiers, where it is not the pool's.
     """
 
     name: str
@@ -36,6 +36,7 @@ class ModelInfo:
     has_chat_template: bool
     attention_backend: str
     forward: str
+    host_kv_dtype: str = ""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from runtime.service_context import ServiceContext
 from runtime.settings import BadConfig
 from runtime.stop_signals import StopSignals
 from runtime.tiers.metrics import TierMetrics
+from runtime.tiers.narrow import behind
 from runtime.verify_metrics import VerifyMetrics
 from runtime.vllm_engine import availability
 from runtime.wakeups import WakeUps
@@ -95,7 +96,8 @@ async def _serve(config: ServeConfig) -> int:
         redis_url = None if config.redis == "off" else config.redis
         if embedded is not None:
             redis_url = await asyncio.to_thread(embedded.start)
-        return await Runtime(config, limit_context(loaded, config.max_context), grpc_server, redis_url).run(stop)
+        loaded = behind(limit_context(loaded, config.max_context), config.host_kv_dtype)
+        return await Runtime(config, loaded, grpc_server, redis_url).run(stop)
     finally:
         await grpc_server.stop(0)
         if embedded is not None:

@@ -74,6 +74,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             context_length=info.context_length,
             vocab_size=info.vocab_size,
             kv_dtype=info.kv_dtype,
+            host_kv_dtype=info.host_kv_dtype,
             device=info.device,
             block_size=shared.config.block_size,
             num_blocks=shared.num_blocks,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from radix.cold import ColdIndex, ColdTier
 from runtime.errors import InvalidRequest
-from runtime.kv_pool import KVPool
 from runtime.tiers.host_slots import HostSlots
+from runtime.tiers.narrow import BlockStore
 from runtime.tiers.settings import Foreign, TierSettings
 from runtime.tiers.slot_file import Owner, SlotFile, SlotFileInUse, foreign_files
 
@@ -42,7 +42,7 @@ class BuiltTiers:
     counters: TierCounters = field(default_factory=TierCounters)
 
 
-def build_tiers(settings: TierSettings, pool: KVPool, owner: Owner) -> BuiltTiers:
+def build_tiers(settings: TierSettings, pool: BlockStore, owner: Owner) -> BuiltTiers:
     """Open every tier. Raises InvalidRequest: a size that holds no block, a folder that cannot be used."""
     tiers: list[ColdTier] = []
     behind: list[HostSlots | SlotFile] = []

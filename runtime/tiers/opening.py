@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runtime.engine_config import EngineConfig
+from runtime.fingerprint import kept_fingerprint
 from runtime.kv_pool import KVPool
 from runtime.loaded_model import ModelInfo
 from runtime.tiers.build import build_tiers
+from runtime.tiers.narrow import BlockStore, NarrowPool, kept_format
 from runtime.tiers.slot_file import Owner
 from runtime.tiers.tiers import Tiers
 
@@ -16,7 +18,12 @@ def open_tiers(config: EngineConfig, pool: KVPool, info: ModelInfo, wake: Callab
     """Open what the configuration asks for; None where it asks for nothing. Raises InvalidRequest."""
     if not config.tiers:
         return None
-    owner = Owner(info.fingerprint, info.name, info.kv_dtype, config.block_size, pool.block_bytes)
+    kept = kept_format(pool.format, config.tiers.kv_dtype)
+    behind: BlockStore = pool if kept is None else NarrowPool(pool, kept)
+    fingerprint, kv_dtype = info.fingerprint, info.kv_dtype
+    if kept is not None:
+        fingerprint, kv_dtype = kept_fingerprint(fingerprint, kept), kept.name
+    owner = Owner(fingerprint, info.name, kv_dtype, config.block_size, behind.block_bytes)
     # Room for a step's worth of prompt and a block for each that decodes.
     ahead = -(-config.max_batch_tokens // config.block_size) + config.max_running
-    return Tiers(build_tiers(config.tiers, pool, owner), pool, ahead=ahead, wake=wake)
+    return Tiers(build_tiers(config.tiers, behind, owner), behind, ahead=ahead, wake=wake)

@@ -113,6 +113,7 @@ class Promoter:
             fetch_s=None if all(paces[tier] is None for tier, _ in blocks) else fetch_s,
             compute_s=None if pace is None else compute_s,
             fetched=n > 0,
+            kv_dtype=self._storage.kv_dtype,
         )
         return n, record
 

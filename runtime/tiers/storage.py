@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from radix.cold import Entry
-from runtime.kv_pool import KVPool
 from runtime.tiers.checksum import checksum
 from runtime.tiers.host_slots import BadBlock, HostSlots
 from runtime.tiers.job import Job
+from runtime.tiers.narrow import BlockStore, NarrowPool
 from runtime.tiers.slot_file import SlotFile
 
 # The copier's thread for what touches no file.
@@ -35,10 +35,12 @@ class Storage:
     Methods raise nothing for a block that fails: they return which copies are good, and why others are not.
     """
 
-    def __init__(self, pool: KVPool, tiers: Sequence[HostSlots | SlotFile]) -> None:
+    def __init__(self, pool: BlockStore, tiers: Sequence[HostSlots | SlotFile]) -> None:
         self.pool = pool
         self.tiers = tuple(tiers)
         self._accelerated = pool.device.type == "cuda"
+        # Of what is kept, where that is not the pool's own.
+        self.kv_dtype = pool.kept.name if isinstance(pool, NarrowPool) else ""
         self.files = {t: behind for t, behind in enumerate(tiers) if isinstance(behind, SlotFile)}
         # Which thread of the copier serves each tier.
         self.lanes = [1 + list(self.files).index(t) if t in self.files else MEMORY for t in range(len(tiers))]

@@ -12,7 +12,6 @@ import torch
 
 from radix import Cause, PrefixStore, Span, Verdict
 from radix.cold import ColdIndex, Demotion, Move
-from runtime.kv_pool import KVPool
 from runtime.request import GenerateJob, Run
 from runtime.step_clock import StepRecord
 from runtime.tiers.backup import Backup
@@ -22,6 +21,7 @@ from runtime.tiers.closing import Closing
 from runtime.tiers.copier import Copier
 from runtime.tiers.eraser import Eraser
 from runtime.tiers.job import Job, Urgency
+from runtime.tiers.narrow import BlockStore
 from runtime.tiers.promoter import Promoter
 from runtime.tiers.storage import MEMORY, BlockCopy, Storage
 
@@ -49,7 +49,7 @@ class Tiers:
     def __init__(
         self,
         built: BuiltTiers,
-        pool: KVPool,
+        pool: BlockStore,
         *,
         ahead: int,
         wake: Callable[[], None],

@@ -147,18 +147,20 @@ class Verdict(_message.Message):
     def __init__(self, spans: _Optional[_Iterable[_Union[VerdictSpan, _Mapping]]] = ..., promotion: _Optional[_Union[Promotion, _Mapping]] = ...) -> None: ...
 
 class Promotion(_message.Message):
-    __slots__ = ("host_tokens", "disk_tokens", "fetch_s", "compute_s", "fetched")
+    __slots__ = ("host_tokens", "disk_tokens", "fetch_s", "compute_s", "fetched", "kv_dtype")
     HOST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DISK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FETCH_S_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
     FETCHED_FIELD_NUMBER: _ClassVar[int]
+    KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
     host_tokens: int
     disk_tokens: int
     fetch_s: float
     compute_s: float
     fetched: bool
-    def __init__(self, host_tokens: _Optional[int] = ..., disk_tokens: _Optional[int] = ..., fetch_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., fetched: bool = ...) -> None: ...
+    kv_dtype: str
+    def __init__(self, host_tokens: _Optional[int] = ..., disk_tokens: _Optional[int] = ..., fetch_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., fetched: bool = ..., kv_dtype: _Optional[str] = ...) -> None: ...
 
 class TemplateDrift(_message.Message):
     __slots__ = ("kind", "detail", "message_index")

@@ -281,7 +281,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelInfoResponse(_message.Message):
-    __slots__ = ("model", "architecture", "context_length", "vocab_size", "kv_dtype", "device", "block_size", "num_blocks", "kv_bytes_per_token", "eos_token_ids", "has_chat_template", "fingerprint", "attention_backend", "runtime_id", "incarnation", "version", "forward", "plain_kv_bytes_per_token", "template_drifts")
+    __slots__ = ("model", "architecture", "context_length", "vocab_size", "kv_dtype", "device", "block_size", "num_blocks", "kv_bytes_per_token", "eos_token_ids", "has_chat_template", "fingerprint", "attention_backend", "runtime_id", "incarnation", "version", "forward", "plain_kv_bytes_per_token", "template_drifts", "host_kv_dtype")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +301,7 @@ class GetModelInfoResponse(_message.Message):
     FORWARD_FIELD_NUMBER: _ClassVar[int]
     PLAIN_KV_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_DRIFTS_FIELD_NUMBER: _ClassVar[int]
+    HOST_KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
     model: str
     architecture: str
     context_length: int
@@ -320,4 +321,5 @@ class GetModelInfoResponse(_message.Message):
     forward: str
     plain_kv_bytes_per_token: int
     template_drifts: _containers.RepeatedCompositeFieldContainer[_common_pb2.TemplateDrift]
-    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: bool = ..., fingerprint: _Optional[str] = ..., attention_backend: _Optional[str] = ..., runtime_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., version: _Optional[str] = ..., forward: _Optional[str] = ..., plain_kv_bytes_per_token: _Optional[int] = ..., template_drifts: _Optional[_Iterable[_Union[_common_pb2.TemplateDrift, _Mapping]]] = ...) -> None: ...
+    host_kv_dtype: str
+    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: bool = ..., fingerprint: _Optional[str] = ..., attention_backend: _Optional[str] = ..., runtime_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., version: _Optional[str] = ..., forward: _Optional[str] = ..., plain_kv_bytes_per_token: _Optional[int] = ..., template_drifts: _Optional[_Iterable[_Union[_common_pb2.TemplateDrift, _Mapping]]] = ..., host_kv_dtype: _Optional[str] = ...) -> None: ...

@@ -13,6 +13,8 @@ from torch.nn import functional
 
 from radix.kv_bytes import head_bytes
 
+# Part of the fingerprint: to be raised when a record of the same name comes to stand for other numbers.
+REVISION = 2
 _LEAST_SCALE, _MOST_SCALE = 2.0**-24, 65504.0
 
 
@@ -41,7 +43,10 @@ class Packing(Protocol):
 class Int8:
     """Bytes from -127 to 127, symmetric, times a scale."""
 
-    name, rotates, code = "int8", False, 3
+    name, code = "int8", 3
+
+    def __init__(self, rotates: bool) -> None:
+        self.rotates = rotates
 
     def record_bytes(self, dim: int) -> int:
         return head_bytes(self.name, "keys", dim)
@@ -125,7 +130,7 @@ class Int4Keys:
 def packing(name: str, *, keys: bool) -> Packing | None:
     """How a precision keeps keys or values; None for those that are dtypes of torch."""
     if name == "int8":
-        return Int8()
+        return Int8(rotates=keys)
     if name == "fp8_e4m3":
         return Float8(rotates=keys)
     if name == "int4":

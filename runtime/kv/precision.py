@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from radix.kv_bytes import HALVES, Half, head_bytes
-from runtime.kv.packing import Packing, packing
+from runtime.kv.packing import REVISION, Packing, packing
 
 DENSE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _NAMES = {dtype: name for name, dtype in DENSE.items()}
@@ -62,7 +62,8 @@ class KVFormat:
     @property
     def digest_text(self) -> str:
         """All that decides what stored bytes mean, for a fingerprint."""
-        return f"{self.keys} {self.values} {sorted(self.raised)}"
+        text = f"{self.keys} {self.values} {sorted(self.raised)}"
+        return f"{text} {REVISION}" if self.packs else text
 
     def at(self, layer: int, half: Half) -> str:
         """The precision of one layer's keys or values."""

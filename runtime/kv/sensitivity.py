@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from radix.kv_bytes import HALVES, Half
+from radix.kv_bytes import HALVES, Half, head_bytes
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.reference import attend_row
 from runtime.batch import BatchItem, Row, StepPlan
@@ -39,8 +39,9 @@ MAX_TOKENS = 96
 COMPARED = 72
 # Variants that share a forward pass.
 BATCH = 8
-# Raised layers may add so much to a token's bytes.
+# Raised layers may add so much to a token's bytes, or as much as keeps what is packed within this share of fp32's.
 MOST_BYTES = 1.05
+MOST_OF_FP32 = {"int4": 0.16, "int8": 0.28, "fp8_e4m3": 0.28}
 # A half of a layer is raised when it costs this many times the median, and at least this many nats a token; where
 # raising adds no byte, when it costs more than the median.
 MARGIN, NEGLIGIBLE = 1.5, 1e-4
@@ -112,7 +113,7 @@ def choose_raised(costs: dict[Place, float], format_: KVFormat, shapes: Sequence
     """The halves of layers that are worth a higher precision, by what they cost for each byte that raising adds."""
     plain = format_.bytes_per_token(shapes)
     added = {place: format_.raising(place).bytes_per_token(shapes) - plain for place in costs}
-    room = int(plain * (MOST_BYTES - 1))
+    room = _most_bytes(format_, shapes) - plain
     raised: set[Place] = set()
     medians = {
         half: float(np.median([cost for place, cost in costs.items() if place[1] == half]))
@@ -125,6 +126,17 @@ def choose_raised(costs: dict[Place, float], format_: KVFormat, shapes: Sequence
             raised.add(place)
             room -= added[place]
     return frozenset(raised)
+
+
+def _most_bytes(format_: KVFormat, shapes: Sequence[LayerShape]) -> int:
+    """Bytes that a token may take with raised layers."""
+    shared = 0.0
+    for half, name in zip(HALVES, (format_.keys, format_.values), strict=True):
+        for shape in shapes:
+            dim = shape.dim(half)
+            share = MOST_OF_FP32.get(name)
+            shared += shape.kv_heads * (head_bytes(name, half, dim) if share is None else share * 4 * dim)
+    return int(max(MOST_BYTES * format_.bytes_per_token(shapes), shared))
 
 
 def _as_kept(numbers: torch.Tensor, packing: Packing) -> torch.Tensor:

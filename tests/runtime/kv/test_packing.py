@@ -76,6 +76,17 @@ def test_the_bytes_that_are_promised() -> None:
             assert sum(head_bytes(name, half, dim) for half in HALVES) <= share * 2 * dim * 4
 
 
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_keys_are_turned_so_that_an_outlier_costs_the_others_less(name: str) -> None:
+    numbers = torch.randn(50, 1, 64, generator=torch.Generator().manual_seed(4))
+    numbers[..., 7] = 60
+    one = make(name, "keys")
+    assert one.rotates
+    backs = rotate(one.decode(one.encode(rotate(numbers)), 64)), one.decode(one.encode(numbers), 64)
+    turned, straight = ((back - numbers)[..., torch.arange(64) != 7].norm() for back in backs)
+    assert float(turned / straight) < 0.7
+
+
 @pytest.mark.parametrize("dim", [1, 3, 16, 48, 64, 80])
 def test_rotating_changes_no_score_and_undoes_itself(dim: int) -> None:
     query, key = torch.randn(2, 9, 4, dim, generator=torch.Generator().manual_seed(3))

@@ -11,7 +11,7 @@ import pytest
 from runtime.errors import InvalidRequest
 from runtime.kv.measured import measured_once
 from runtime.kv.precision import KVFormat, LayerShape
-from runtime.kv.sensitivity import MOST_BYTES, Place, choose_raised, measure, sample_tokens
+from runtime.kv.sensitivity import MOST_BYTES, MOST_OF_FP32, Place, choose_raised, measure, sample_tokens
 from runtime.kv.settings import KVSettings, parse_layers
 from runtime.loaded_model import LoadedModel
 
@@ -36,9 +36,23 @@ def test_what_stands_out_is_raised() -> None:
 def test_a_token_gains_few_bytes() -> None:
     raised = choose_raised({place: 1e-3 * (1 + place[0]) for place in costs()}, INT4, SHAPES)
     plain, found = (one.bytes_per_token(SHAPES) for one in (INT4, INT4.raising(*raised)))
-    assert plain < found <= MOST_BYTES * plain
-    assert found <= 0.16 * KVFormat("fp32", "fp32").bytes_per_token(SHAPES)
+    assert plain < found <= MOST_BYTES * plain + 1
+    assert found <= MOST_OF_FP32["int4"] * KVFormat("fp32", "fp32").bytes_per_token(SHAPES)
     assert min(layer for layer, half in raised) > 20
+
+
+def test_wide_heads_leave_room_for_more() -> None:
+    """Their scales take few bytes, so the share of fp32's bytes is reached later."""
+    wide = [LayerShape(layer, 1, 256, 256) for layer in range(30)]
+    some = {place: 1e-3 * (1 + place[0]) for place in costs()}
+    raised = choose_raised(some, INT4, wide)
+    plain, found, exact = (one.bytes_per_token(wide) for one in (INT4, INT4.raising(*raised), KVFormat("fp32", "fp32")))
+    assert MOST_BYTES * plain < found <= MOST_OF_FP32["int4"] * exact
+    # Exact values have no say in what keys may take.
+    keys = KVFormat("int4", "fp32")
+    raised = choose_raised({place: cost for place, cost in some.items() if place[1] == "keys"}, keys, wide)
+    added = keys.raising(*raised).bytes_per_token(wide) - keys.bytes_per_token(wide)
+    assert 0 < added <= max(MOST_OF_FP32["int4"] * exact / 2, (MOST_BYTES - 1) * keys.bytes_per_token(wide))
 
 
 def test_what_costs_no_byte_is_raised_from_the_median_on() -> None:

@@ -45,6 +45,11 @@ def agent(tail: Mark) -> Key:
     return (not tail.superseded, tail.last_used)
 
 
+def lapsed_first(policy: Policy) -> Policy:
+    """What a lease kept until it expired goes before all else: where tiers take it in, to let it go costs little."""
+    return lambda tail: (not tail.lease_lapsed, *policy(tail))
+
+
 DEFAULT_POLICY = "agent"
 POLICIES: dict[str, Policy] = {"lru": lru, "lfu": lfu, "slru": slru, "priority": priority, "agent": agent}
 

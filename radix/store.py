@@ -19,7 +19,7 @@ from radix.cold.demoter import Demoter
 from radix.cold.index import ColdIndex
 from radix.cursor import Cursor
 from radix.errors import InvalidArgument, OutOfBlocks, SequenceClosed
-from radix.eviction import DEFAULT_POLICY, policy_named
+from radix.eviction import DEFAULT_POLICY, lapsed_first, policy_named
 from radix.info import Copy, NodeInfo, StoreStats, node_info
 from radix.invariants import check_store
 from radix.leaf_queues import LeafQueues
@@ -90,7 +90,8 @@ class PrefixStore:
             self.demoter = Demoter(cold, self._pool, self._namespace_of, lend=copies_take_time)
             observers.append(self.demoter)
         observer = observers[0] if len(observers) == 1 else Observers(observers)
-        queues = LeafQueues(policy_named(eviction))
+        policy = policy_named(eviction)
+        queues = LeafQueues(policy if cold is None else lapsed_first(policy))
         self._tree = RadixTree(self._pool, block_size, queues, observer)
         self.retention = Retention(self._tree, num_blocks, block_size, clock, leasable_share)
         self._open: set[Sequence] = set()

@@ -12,7 +12,7 @@ from runtime.errors import InvalidRequest
 from runtime.tiers.host_slots import HostSlots
 from runtime.tiers.narrow import BlockStore
 from runtime.tiers.settings import Foreign, TierSettings
-from runtime.tiers.slot_file import Owner, SlotFile, SlotFileInUse, foreign_files
+from runtime.tiers.slot_file import Owner, SlotFile, SlotFileInUse, foreign_files, remove_unused
 
 log = logging.getLogger(__name__)
 HOST, DISK, PERSIST = "host", "disk", "persist"
@@ -97,8 +97,8 @@ def _open(field_name: str, folder: Path, size: int, owner: Owner, foreign: Forei
 
 def _remove(path: Path) -> bool:
     try:
-        path.unlink()
-    except OSError as error:
+        remove_unused(path)
+    except (OSError, SlotFileInUse) as error:
         log.warning("%s cannot be removed: %s", path, error)
         return False
     return True

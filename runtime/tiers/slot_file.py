@@ -91,11 +91,7 @@ class SlotFile:
         folder.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._fd)
-            raise SlotFileInUse(f"{self.path} is in use by another runtime") from None
-        try:
+            _lock(self._fd, self.path)
             page = (json.dumps({"format": _FORMAT, "version": VERSION, **asdict(owner)}) + "\n").encode()
             if os.pread(self._fd, _PAGE, 0).rstrip(b"\0") != page:
                 # New, or its first page was torn: what it holds is judged record by record all the same.
@@ -103,7 +99,7 @@ class SlotFile:
             # A smaller size than last time.
             if os.fstat(self._fd).st_size > _PAGE + slots * self._record_bytes:
                 os.ftruncate(self._fd, _PAGE + slots * self._record_bytes)
-        except OSError:
+        except (OSError, SlotFileInUse):
             os.close(self._fd)
             raise
 
@@ -226,3 +222,20 @@ def foreign_files(folder: Path, owner: Owner) -> list[ForeignFile]:
             model, kv_dtype = "unknown", "unknown"
         found.append(ForeignFile(path, path.stat().st_size, model, kv_dtype))
     return found
+
+
+def remove_unused(path: Path) -> None:
+    """Remove a file of slots. Raises SlotFileInUse where a runtime has it open, OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        _lock(fd, path)
+        path.unlink()
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise SlotFileInUse(f"{path} is in use by another runtime") from None

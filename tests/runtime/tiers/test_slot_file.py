@@ -126,3 +126,17 @@ def test_a_smaller_size_cuts_the_file(tmp_path: Path) -> None:
     file = SlotFile(tmp_path, OWNER, 4)
     assert [record.slot for record in file.scan()] == [0, 1, 2, 3]
     file.close()
+
+
+def test_a_record_that_is_stamped_anew_is_whole(tmp_path: Path) -> None:
+    file = SlotFile(tmp_path, OWNER, 10)
+    write(file, 3, 1, stamp=5)
+    file.restamp(3, 8)
+    file.restamp(4, 9)
+    assert [(record.slot, record.stamp) for record in file.scan()] == [(3, 8)]
+    out = np.empty(1000, dtype=np.uint8)
+    file.read(3, entry(1), out)
+    assert (out == payload(1)).all()
+    file.erase([3])
+    assert list(file.scan()) == []
+    file.close()

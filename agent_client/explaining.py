@@ -55,7 +55,8 @@ def _tiers(held: Promotion) -> str:
         for tokens, place in ((held.host_tokens, "in host memory"), (held.disk_tokens, "on disk"))
         if tokens
     ]
-    line = f"{' and '.join(places)}: {'to be fetched' if held.fetched else 'cheaper to compute'}"
+    precision = f" at {held.kv_dtype}" if held.kv_dtype else ""
+    line = f"{' and '.join(places)}{precision}: {'to be fetched' if held.fetched else 'cheaper to compute'}"
     estimates = (("fetching", held.fetch_s), ("computing", held.compute_s))
     told = [f"{doing} takes about {seconds(estimate)}" for doing, estimate in estimates if estimate is not None]
     return f"{line} ({', '.join(told)})" if told else line

@@ -212,7 +212,8 @@ class Tokenized:
 class ModelInfo:
     """What the runtime serves, and on what.
 
-    `template_drifts`: what the model's chat template does to histories that grow, so that they miss.
+    `host_kv_dtype`: the precision of tiers behind the pool, where it is not the pool's. `template_drifts`: what the
+    model's chat template does to histories that grow, so that they miss.
     """
 
     model: str
@@ -233,6 +234,7 @@ class ModelInfo:
     version: str
     forward: str
     plain_kv_bytes_per_token: int = 0
+    host_kv_dtype: str = ""
     template_drifts: tuple[TemplateDrift, ...] = ()
 
 
@@ -245,6 +247,7 @@ class TierStats:
     used_blocks: int
     fetched_tokens_total: int
     failed_blocks_total: int
+    block_bytes: int
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ class Promotion:
     """What host memory and disk held of a prompt past what the pool had, and whether it was, or would be, fetched.
 
     `fetch_s` and `compute_s` are the runtime's estimates for what is fetched, or else for all of it; None before it has
-    measured anything.
+    measured anything. `kv_dtype` is the precision of the slower tiers where it is not the pool's: then what is fetched
+    may change the answer.
     """
 
     host_tokens: int
@@ -58,6 +59,7 @@ class Promotion:
     fetch_s: float | None
     compute_s: float | None
     fetched: bool
+    kv_dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ def _promotion(told: common_pb2.Promotion) -> Promotion:
         fetch_s=told.fetch_s if told.HasField("fetch_s") else None,
         compute_s=told.compute_s if told.HasField("compute_s") else None,
         fetched=told.fetched,
+        kv_dtype=told.kv_dtype,
     )
 
 

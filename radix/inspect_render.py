@@ -107,6 +107,9 @@ def _reuse(view: RuntimeView) -> Iterator[str]:
     if asked:
         found = view.number("hit_tokens")
         yield f"{100 * found / asked:.1f} % of {int(asked):,} prompt tokens were cached"
+        for tier in ("host", "disk"):
+            if fetched := int(view.number(f"{tier}_hit_tokens")):
+                yield f"{fetched:,} of them from the {tier} tier"
     else:
         yield "no prompt yet"
     yield f"{int(view.number('evicted_tokens')):,} evicted"

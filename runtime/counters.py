@@ -15,6 +15,7 @@ class EngineCounters:
         prompt_tokens: of all admitted requests.
         lookup_tokens: prompt tokens that were looked up in the cache (all but bypassing requests').
         hit_tokens: of these, found at first admission.
+        host_hit_tokens, disk_hit_tokens: of these, fetched from host memory and from disk; the rest was in the pool.
         computed_tokens: prompt tokens that went through a forward pass.
         draft_tokens, accepted_draft_tokens: that were verified; of these, that became output.
         missed_tokens: prompt tokens that were looked up and not found, by cause as of first admission.
@@ -24,6 +25,8 @@ class EngineCounters:
     prompt_tokens: int = 0
     lookup_tokens: int = 0
     hit_tokens: int = 0
+    host_hit_tokens: int = 0
+    disk_hit_tokens: int = 0
     computed_tokens: int = 0
     output_tokens: int = 0
     draft_tokens: int = 0

@@ -39,4 +39,7 @@ def describe(shared: ServiceContext, target: str) -> Description:
     missed = counters.pop("missed_tokens")
     del missed[Cause.CACHED]
     counters |= {f"missed_{cause.value}_tokens": tokens for cause, tokens in missed.items()}
+    if shared.engine.tiers is not None:
+        for tier in shared.engine.tiers.books().tiers:
+            counters |= {f"{tier.name}_blocks": tier.blocks, f"{tier.name}_used_blocks": tier.used_blocks}
     return Description(runtime=runtime, counters=counters, sessions=sessions)

@@ -270,6 +270,8 @@ class Engine:
         self._count_runs()
         for request in plan.admitted:
             self._gate.admitted()
+            self.counters.host_hit_tokens += request.host_tokens
+            self.counters.disk_hit_tokens += request.disk_tokens
             self._tell(request, StartedEvent(request.usage(), request.verdict))
         for run, error in plan.impossible:
             self._fail(run.request, EngineFailed(f"the request does not fit: {error}"))

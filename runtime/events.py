@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from radix import Promotion, Verdict  # noqa: F401
+from radix import Verdict
 from runtime.sampler import SampledToken
 
 

@@ -188,6 +188,15 @@ class _RuntimeCollector(Collector):
             "Of these, tokens that were found. Means what vllm:prefix_cache_hits_total does.",
             hits,
         )
+        by_tier = CounterMetricFamily(
+            "radixloop_prefix_cache_tier_hits_tokens",
+            "The tokens that were found, by where they were: the pool (device), host memory, disk.",
+            labels=["tier"],
+        )
+        slower = books.host_hit_tokens, books.disk_hit_tokens
+        for tier, tokens in zip(("device", "host", "disk"), (hits - sum(slower), *slower), strict=True):
+            by_tier.add_metric([tier], max(0, tokens))
+        yield by_tier
         yield _counter(
             "prompt_tokens",
             "Prompt tokens of all requests that were admitted. Means what vllm:prompt_tokens_total does.",

@@ -100,4 +100,5 @@ def _plain_text(file: Path) -> str:
 
 def _as_json(told: Explanation) -> dict[str, Any]:
     spans = [{**asdict(span), "beside": [list(branch) for branch in span.beside]} for span in told.verdict.spans]
-    return {**asdict(told), "verdict": {"spans": spans}, "tokens_by_cause": told.verdict.tokens_by_cause()}
+    verdict = {**asdict(told.verdict), "spans": spans}
+    return {**asdict(told), "verdict": verdict, "tokens_by_cause": told.verdict.tokens_by_cause()}

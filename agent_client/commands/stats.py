@@ -40,6 +40,7 @@ def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
         ("runs on", f"{model.device}, {model.attention_backend} attention, {model.forward} forward"),
         *(("chat template", drift.detail) for drift in model.template_drifts),
         ("KV", f"{model.kv_dtype}, {bytes_(model.kv_bytes_per_token)} a token"),
+        *([("KV in tiers", model.host_kv_dtype)] if model.host_kv_dtype else []),
         ("up", duration(stats.uptime_s)),
         (
             "requests",
@@ -58,7 +59,7 @@ def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
         ("  free", count(stats.free_blocks)),
         ("  cached", f"{count(stats.cached_blocks)} (can be evicted)"),
         ("  in use", count(stats.active_blocks)),
-        ("  unused slots", count(stats.unused_slots)),
+        ("  unused slots", f"{count(stats.unused_slots)} ({share(fragmentation(stats))} of what is held)"),
         ("tree", f"{count(stats.cached_tokens)} tokens in {count(stats.nodes)} nodes, {stats.max_depth} deep"),
         ("saved by sharing", f"{bytes_(saved_by_sharing(model, stats))} between running sequences"),
         ("saved by precision", f"{bytes_(saved_by_precision(model, stats))} of what is held"),
@@ -68,14 +69,13 @@ def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
         ("tool holds", f"{count(stats.tool_holds_total)}, {count(stats.tool_holds_refused_total)} refused"),
         ("copied tokens", count(stats.copied_tokens_total)),
         ("preemptions", count(stats.preemptions_total)),
-        *((f"{tier.name} tier", tier_line(model, stats, tier)) for tier in stats.tiers),
+        *((f"{tier.name} tier", tier_line(tier)) for tier in stats.tiers),
     ]
 
 
-def tier_line(model: ModelInfo, stats: CacheStats, tier: TierStats) -> str:
+def tier_line(tier: TierStats) -> str:
     """What a tier behind the pool holds and gave back."""
-    block_bytes = stats.block_size * model.kv_bytes_per_token
-    used = f"{bytes_(tier.used_blocks * block_bytes)} of {bytes_(tier.total_blocks * block_bytes)}"
+    used = f"{bytes_(tier.used_blocks * tier.block_bytes)} of {bytes_(tier.total_blocks * tier.block_bytes)}"
     return f"{used}, {count(tier.fetched_tokens_total)} tokens fetched, {count(tier.failed_blocks_total)} blocks failed"
 
 
@@ -88,6 +88,12 @@ def saved_by_precision(model: ModelInfo, stats: CacheStats) -> int:
     """Bytes that the held blocks would take beside what they do at the dtype of the weights."""
     held = (stats.total_blocks - stats.free_blocks) * stats.block_size
     return held * max(0, model.plain_kv_bytes_per_token - model.kv_bytes_per_token)
+
+
+def fragmentation(stats: CacheStats) -> float | None:
+    """Share of the held blocks' slots that hold no token of their own."""
+    held = (stats.total_blocks - stats.free_blocks) * stats.block_size
+    return stats.unused_slots / held if held else None
 
 
 def hit_rate(stats: CacheStats) -> float | None:

@@ -34,6 +34,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "sessions": len({record.session for record in finished}),
         "input_tokens": inputs,
         "cached_tokens": cached,
+        "cached_tokens_by_tier": _by_tier(finished),
         "computed_tokens": sum(record.usage.computed_tokens for record in finished),
         "missed_tokens_by_cause": _missed_by_cause(finished),
         "hit_rate": ratio(cached, inputs),
@@ -92,6 +93,14 @@ def _saved_prefill_s(finished: Sequence[CallRecord]) -> float | None:
         return None
     pace = sum(r.timing.prefill_s for r in cold) / sum(r.usage.computed_tokens for r in cold)
     return pace * sum(r.usage.cached_tokens for r in finished)
+
+
+def _by_tier(finished: Sequence[CallRecord]) -> dict[str, int]:
+    """Tiers that nothing was found in are left out."""
+    found: Counter[str] = Counter()
+    for record in finished:
+        found.update(record.usage.cached_by_tier)
+    return {tier: tokens for tier, tokens in found.items() if tokens}
 
 
 def _missed_by_cause(finished: Sequence[CallRecord]) -> dict[str, int] | None:

@@ -88,6 +88,9 @@ def _print_troubles(console: Console, run: dict[str, Any]) -> None:
     if by_cause:
         missed = ", ".join(f"{count(tokens)} {cause.replace('_', ' ')}" for cause, tokens in by_cause.items())
         console.print(f"{name}, missed tokens: {missed}")
+    slower = found_in_tiers(run)
+    if slower:
+        console.print(f"{name}, found: {slower}")
     if run["skipped_calls"]:
         cut = run["cut_sessions"]
         beyond = f" ({counted(cut, 'session')} outgrew the context)" if cut else ""
@@ -96,6 +99,15 @@ def _print_troubles(console: Console, run: dict[str, Any]) -> None:
         preempted = counted(run["preemptions"], "preemption")
         console.print(f"{name}: {counted(run['evicted_tokens'], 'token')} evicted, {preempted}")
     print_failures(console, name, run)
+
+
+def found_in_tiers(run: dict[str, Any]) -> str:
+    """Where the cached tokens were; empty where all of them were in the pool."""
+    found: dict[str, int] = run["cached_tokens_by_tier"]
+    if not found.keys() - {"device"}:
+        return ""
+    places = {"device": "in the pool", "host": "in host memory", "disk": "on disk"}
+    return ", ".join(f"{count(tokens)} {places.get(tier, tier)}" for tier, tokens in found.items())
 
 
 def print_failures(console: Console, name: str, run: dict[str, Any]) -> None:

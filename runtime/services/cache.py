@@ -173,6 +173,7 @@ def _tier_message(tier: TierBooks) -> cache_pb2.TierStats:
         used_blocks=tier.used_blocks,
         fetched_tokens_total=tier.fetched_tokens,
         failed_blocks_total=tier.failed_blocks,
+        block_bytes=tier.block_bytes,
     )
 
 

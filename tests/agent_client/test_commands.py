@@ -68,9 +68,11 @@ def test_a_deep_tree_stays_within_its_lines() -> None:
 
 
 def test_stats_have_a_row_for_every_tier() -> None:
-    tiers = (TierStats("host", 8, 4, 30, 0), TierStats("disk", 20, 2, 5, 1))
-    rows = dict(stats.rows(MODEL, replace(STATS, block_size=16, tiers=tiers)))
-    assert rows["host tier"] == "3 MiB of 6 MiB, 30 tokens fetched, 0 blocks failed"
+    tiers = (TierStats("host", 8, 4, 30, 0, 2**20), TierStats("disk", 20, 2, 5, 1, 2**18))
+    narrow = replace(MODEL, host_kv_dtype="int8")
+    rows = dict(stats.rows(narrow, replace(STATS, block_size=16, tiers=tiers)))
+    assert rows["KV in tiers"] == "int8"
+    assert rows["host tier"] == "4 MiB of 8 MiB, 30 tokens fetched, 0 blocks failed"
     assert rows["disk tier"].endswith("5 tokens fetched, 1 blocks failed")
 
 
@@ -98,6 +100,10 @@ def test_an_explanation_tells_what_slower_tiers_hold_and_what_fetching_it_takes(
     unknown = replace(held, disk_tokens=0, fetch_s=None, compute_s=None, fetched=False)
     lines = list(explanation_lines(replace(told, verdict=replace(told.verdict, promotion=unknown))))
     assert "3,000 in host memory: cheaper to compute" in lines
+    lines = list(
+        explanation_lines(replace(told, verdict=replace(told.verdict, promotion=replace(unknown, kv_dtype="int8"))))
+    )
+    assert "3,000 in host memory at int8: cheaper to compute" in lines
 
 
 def test_stats_have_a_row_for_every_figure() -> None:
@@ -111,8 +117,9 @@ def test_stats_have_a_row_for_every_figure() -> None:
 
 def test_what_sharing_and_precision_save_is_told() -> None:
     model = replace(MODEL, kv_dtype="int8", kv_bytes_per_token=1024, plain_kv_bytes_per_token=4096)
-    held = replace(STATS, total_blocks=10, free_blocks=6, block_size=16, shared_blocks=2)
+    held = replace(STATS, total_blocks=10, free_blocks=6, block_size=16, shared_blocks=2, unused_slots=16)
     rows = dict(stats.rows(model, held))
+    assert rows["  unused slots"] == "16 (25.00% of what is held)"
     assert rows["saved by sharing"] == "32 KiB between running sequences"
     assert rows["saved by precision"] == "192 KiB of what is held"
 

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from agent_client.replay.records import CallRecord
+from agent_client.replay.records import CallRecord, Run
 from agent_client.replay.summary import summarise
+from agent_client.replay.tables import found_in_tiers
 from agent_client.report.partings import partings
 from agent_client.report.prefix_tree import TreeNode, prompt_tree
 from agent_client.report.prices import EXAMPLE, BadPrices, cost, read_prices
 from agent_client.report.scales import Axis, round_end
 from agent_client.report.timeline import timeline
 from agent_client.report.tree_rows import LEAVES_SHOWN, cells, shown_nodes
+from agent_client.results import Usage
 
 from .report_runs import call, loops
 
@@ -125,6 +127,15 @@ def test_the_timeline_has_pauses_calls_and_failures_in_their_places() -> None:
     # Four seconds in all: a pause of 0.4 s before second 1, then 0.3 s to the first token and 0.2 s to the last.
     assert [(mark.x, mark.width) for mark in lanes[0].marks[2:]] == [(15.0, 10.0), (25.0, 7.5), (32.5, 5.0)]
     assert lanes[1].marks[-1].kind == "failed"
+
+
+def test_hits_are_told_apart_by_tier_where_there_is_more_than_one() -> None:
+    tiers = ({"device": 3}, {"device": 1, "host": 4, "disk": 0}, {"disk": 9})
+    records = [call("a", turn, [1] * 20, usage=Usage(20, sum(t.values()), 1, 1, t)) for turn, t in enumerate(tiers, 1)]
+    run = summarise(Run("cached", records))
+    assert run["cached_tokens_by_tier"] == {"device": 4, "host": 4, "disk": 9}
+    assert found_in_tiers(run) == "4 in the pool, 4 in host memory, 9 on disk"
+    assert found_in_tiers(summarise(Run("cached", records[:1]))) == ""
 
 
 def test_what_a_run_cost_and_what_it_would_have_cost() -> None:

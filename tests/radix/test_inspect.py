@@ -222,7 +222,10 @@ def test_header_tells_pool_and_reuse() -> None:
     text = "\n".join(drawn([view(node(1), **stats)], width=200))
     assert "400 blocks × 16 · 40 in use · 160 cached · 200 free · 3,000 tokens" in text
     assert "█" * 15 + "░" * 15 in text
-    assert "95.0 % of 2,000 prompt tokens were cached" in text
+    assert "95.0 % of 2,000 prompt tokens were cached ·" in text
+    assert "of them from" not in text
+    slower = "\n".join(drawn([view(node(1), **stats, host_hit_tokens="300", disk_hit_tokens="0")], width=200))
+    assert "were cached · 300 of them from the host tier · 0 evicted" in slower
     assert "up 1m" in text
     assert "incarnation abcdef01" in text
     assert "no prompt yet" in "\n".join(drawn([view()], width=200))

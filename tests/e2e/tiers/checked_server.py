@@ -120,7 +120,7 @@ def _serve() -> None:
         told: dict[str, Any] = {
             "wrong": None,
             "busy": engines[0].counters.running + engines[0].counters.waiting,
-            "copying": tiers is not None and tiers.waiting,
+            "copying": tiers is not None and tiers.unfinished,
             "device": {
                 "total": stats.total_blocks,
                 "free": stats.free_blocks,

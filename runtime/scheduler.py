@@ -241,9 +241,9 @@ class Scheduler:
         """Let what the head of the queue needs of tiers come while others are computed."""
         if self._tiers is not None and self._looked_ahead != self._departures:
             self._looked_ahead = self._departures
-            for run in waiting[:_REFRESHED_PREFIXES]:
+            for place, run in enumerate(waiting[:_REFRESHED_PREFIXES]):
                 if self._leader(run) is None:
-                    self._tiers.promoter.fetch(run, ahead=True)
+                    self._tiers.promoter.fetch(run, ahead=place > 0)
 
     def _released(self) -> bool:
         """Whether room that was held for runs that wait came free."""

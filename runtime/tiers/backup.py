@@ -16,8 +16,9 @@ from radix.cold import ColdIndex, Demotion, scope_of
 from radix.cold.digests import TOKEN_BYTES, PathHash, token_bytes
 from radix.tokens import Ints, common_prefix
 
-# Prefixes that wait; the oldest is given up for a new one.
+# Prefixes that wait, and their tokens together; the oldest are given up for a new one.
 _PATHS = 256
+_TOKENS = 2**22
 # Blocks that are looked at in a turn, most of which may be there.
 _LOOKED_AT = 1024
 
@@ -45,6 +46,10 @@ class Backup:
     def __len__(self) -> int:
         return len(self._paths)
 
+    @property
+    def _tokens(self) -> int:
+        return sum(len(path.tokens) for path in self._paths)
+
     def add(self, tokens: Ints, namespace: Namespace) -> None:
         """A run left these tokens in the tree."""
         whole = len(tokens) // self._index.block_size * self._index.block_size
@@ -55,7 +60,7 @@ class Backup:
         for path in list(self._paths):
             if path.namespace == namespace and common_prefix(path.tokens, tokens) == len(path.tokens):
                 self._paths.remove(path)
-        if len(self._paths) == _PATHS:
+        while self._paths and (len(self._paths) == _PATHS or self._tokens + whole > _TOKENS):
             self._paths.popleft()
         scope = scope_of(namespace)
         start = PathHash(scope)

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 # Blocks that arrive together: few enough that others can use them soon, enough that a copy is worth its overhead.
 _CHUNK = 16
 # Of the pool, so much may be held for runs whose turn has not come.
-_AHEAD = 1 / 4
+_AHEAD = 1 / 8
 
 
 class Fetch(Enum):
@@ -123,7 +123,7 @@ class Promoter:
     def fetch(self, run: Run, *, ahead: bool) -> Fetch:
         """Begin, or go on, to fetch what is worth it for a run that waits.
 
-        ahead: its turn has not come; it may hold only so much of the pool.
+        ahead: others come first; it may hold only so much of the pool.
         """
         if run.load is not None:
             return Fetch.NOTHING if run.load.ended else Fetch.UNDER_WAY
@@ -145,7 +145,7 @@ class Promoter:
         if any(hit.entry in self._reading for hit in hits[:n]):
             # Somebody else's, who is going to share them.
             return Fetch.UNDER_WAY
-        if ahead and self._loads and self._held + n > self._store.num_blocks * _AHEAD:
+        if ahead and self._held + n > self._store.num_blocks * _AHEAD:
             return Fetch.NOTHING
         return self._begin(run, self._reach(hits[:n]))
 

@@ -251,6 +251,9 @@ class Tiers:
         if not self._disk_rests:
             log.warning("the %s tier cannot be written, and rests for a while: %s", self.index.tiers[tier].name, fault)
         self._disk_rests_until = self._clock() + DISK_REST_S
+        if self._backup is not None:
+            # It would be the first to fail again, and has other ways down.
+            self._backup.clear()
 
     @property
     def _disk_rests(self) -> bool:

@@ -60,7 +60,7 @@ class NativeAttention:
         self._attend.argtypes = (_pointer, _pointer, ctypes.c_int64, _pointer, _pointer, _pointer, _pointer)
         self._attend.restype = None
         self._scratch = library.attention_scratch
-        self._scratch.argtypes = (ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
+        self._scratch.argtypes = (ctypes.c_int32,) * 4
         self._scratch.restype = ctypes.c_int64
 
     def __call__(
@@ -99,7 +99,7 @@ class NativeAttention:
             ("native layout", options.window, kv.kv_heads, group),
             lambda: native_layout(plan, options.window, kv.kv_heads, group, threads),
         )
-        each = self._scratch(layout.most_rows, key_dim, value_dim)
+        each = self._scratch(layout.most_rows, kv.kv_heads, key_dim, value_dim)
         # Rows begin at cache lines, wherever the allocator put the first byte.
         scratch = torch.empty(each * threads + 64, dtype=torch.uint8)
         outs = torch.empty(layout.part_count, kv.kv_heads * group, value_dim, dtype=torch.float32)

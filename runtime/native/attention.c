@@ -56,10 +56,11 @@ struct call {
 
 static int padded(int dim) { return (dim + LANES - 1) / LANES * LANES; }
 
-/* Bytes that a worker needs for tasks of up to `rows` query rows over all their KV heads together. */
-int64_t attention_scratch(int32_t rows, int32_t key_dim, int32_t value_dim) {
-    int64_t vd = padded(value_dim);
-    int64_t tile = TILE * ((int64_t)2 * padded(key_dim) + vd) + padded(key_dim) + ROWS * TILE;
+/* Bytes that a worker needs for tasks of up to `rows` query rows over all their KV heads together, of which there are
+ * up to `heads`. */
+int64_t attention_scratch(int32_t rows, int32_t heads, int32_t key_dim, int32_t value_dim) {
+    int64_t vd = padded(value_dim), kd = padded(key_dim);
+    int64_t tile = TILE * ((heads + 1) * kd + vd) + heads * kd + ROWS * TILE;
     int64_t state = rows * ((int64_t)padded(key_dim) + vd + LANES + 1);
     return (4 * (tile + state) + 127) / 64 * 64;
 }
@@ -318,6 +319,27 @@ static void read_keys(const struct attention *step, const char **records, const 
     unpack_turned(wide, kind, dim, &scales, turned);
 }
 
+/* Whether the keys of all KV heads of a task are turned at once: they lie side by side, and memory is read from one end
+ * to the other nearly twice as fast as head by head. With many rows reading is not what takes the time. */
+INLINE int turned_at_once(const struct attention *step, const struct task *task, int groups) {
+    return LANES == 16 && task->heads > 1 && groups < SPREAD && step->key_kind == FLOAT32 && step->key_dim % 16 == 0;
+}
+
+/* Turns `dim` numbers of each of `count` keys, and fetches as many of the `coming` keys of the next tile. */
+static void turn_heads(const float **rows, int count, int dim, const float *nothing, const char *const *next, int coming,
+                       float *turned) {
+#if LANES == 16
+    for (int j = count; j < TILE; j++) rows[j] = nothing;
+    for (int j = 0; j < TILE; j += 16)
+        for (int d = 0; d < dim; d += 16) {
+            for (int i = j; i < j + 16 && i < coming; i++) __builtin_prefetch(next[i] + d * 4, 0, 2);
+            turn_square(rows + j, d, 16, turned + (long)d * TILE + j);
+        }
+#else
+    (void)rows, (void)count, (void)dim, (void)nothing, (void)next, (void)coming, (void)turned;
+#endif
+}
+
 /* The values of a tile where they lie, or in `wide`. */
 static void read_values(const struct attention *step, const char *const *records, struct tile *tile, float *wide) {
     const int dim = step->value_dim, room = padded(dim), where_they_lie = step->value_kind == FLOAT32 && room == dim;
@@ -342,12 +364,14 @@ static void run_task(const void *data, long item, int worker) {
     const int rows = task->count * step->group, heads = step->kv_heads * step->group;
     const int key_dim = step->key_dim, value_dim = step->value_dim, kd = padded(key_dim), vd = padded(value_dim);
     float *turned = (float *)(step->scratch + step->scratch_bytes * worker);
-    float *wide_keys = turned + (long)TILE * kd, *wide_values = wide_keys + (long)TILE * kd;
-    float *nothing = wide_values + (long)TILE * vd, *scores = nothing + kd;
+    float *wide_keys = turned + (long)TILE * kd * task->heads, *wide_values = wide_keys + (long)TILE * kd;
+    float *nothing = wide_values + (long)TILE * vd, *scores = nothing + (long)kd * task->heads;
     float *query = scores + ROWS * TILE, *out = query + (long)rows * task->heads * kd;
     float *total = out + (long)rows * task->heads * vd, *peak = total + (long)rows * task->heads * LANES;
 
-    memset(nothing, 0, (size_t)kd * 4);
+    const int groups = (rows + ROWS - 1) / ROWS, at_once = turned_at_once(step, task, groups);
+
+    memset(nothing, 0, (size_t)kd * task->heads * 4);
     memset(out, 0, (size_t)rows * task->heads * (vd + LANES) * 4);
     const vec scale = splat(step->scale * LOG2E);
     for (int h = 0; h < task->heads; h++)
@@ -369,12 +393,19 @@ static void run_task(const void *data, long item, int worker) {
         long slot[TILE], next[TILE];
         find_slots(step, blocks, base, count, slot);
         find_slots(step, blocks, base + TILE, ahead, next);
+        if (at_once) {
+            const float *key_rows[TILE];
+            const char *next_keys[TILE], *keys = call->keys + (long)task->head * step->key_bytes;
+            for (int j = 0; j < count; j++) key_rows[j] = (const float *)(keys + slot[j] * key_token);
+            for (int j = 0; j < ahead; j++) next_keys[j] = keys + next[j] * key_token;
+            turn_heads(key_rows, count, task->heads * key_dim, nothing, next_keys, ahead, turned);
+        }
         for (int h = 0; h < task->heads; h++) {
             const char *keys = call->keys + (long)(task->head + h) * step->key_bytes;
             const char *values = call->values + (long)(task->head + h) * step->value_bytes;
             struct tile tile;
-            tile.turned = turned, tile.count = count, tile.base = base, tile.coming = ahead < 0 ? 0 : ahead;
-            tile.groups = (rows + ROWS - 1) / ROWS;
+            tile.turned = at_once ? turned + (long)h * kd * TILE : turned, tile.count = count, tile.base = base, tile.coming = ahead < 0 ? 0 : ahead;
+            tile.groups = groups;
             const char *key_rows[TILE], *value_rows[TILE];
             for (int j = 0; j < ahead; j++) {
                 tile.next_keys[j] = keys + next[j] * key_token;
@@ -384,7 +415,7 @@ static void run_task(const void *data, long item, int worker) {
                 key_rows[j] = keys + slot[j] * key_token;
                 value_rows[j] = values + slot[j] * value_token;
             }
-            read_keys(step, key_rows, &tile, wide_keys, nothing, turned);
+            if (!at_once) read_keys(step, key_rows, &tile, wide_keys, nothing, turned);
             read_values(step, value_rows, &tile, wide_values);
             struct rows all = {query + (long)h * rows * kd, out + (long)h * rows * vd, total + h * rows * LANES,
                                peak + h * rows};

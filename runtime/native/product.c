@@ -10,6 +10,8 @@
 enum { COLUMNS = 3, WIDTH = COLUMNS * LANES, ROWS = LANES == 8 ? 4 : 8 };
 /* Bytes of a chunk of rows, and inputs by which a panel is fetched ahead. */
 enum { CHUNK_BYTES = 384 << 10, AHEAD = 32 };
+/* Pieces of a product for each thread, so that one that is held up does not hold up the rest. */
+enum { SHARES = 4 };
 
 struct product {
     const float *x;
@@ -18,6 +20,7 @@ struct product {
     float *out;
     int64_t rows, chunk; /* rows of a chunk */
     int32_t inputs, outputs, panel_count;
+    int32_t each, share_count; /* neighbouring panels that one worker reads in one go, and how often there are so many */
 };
 
 int32_t product_width(void) { return WIDTH; }
@@ -70,13 +73,16 @@ static void any_rows(int rows, const struct product *all, int64_t row, int panel
     }
 }
 
-static void run_panel(const void *data, long item, int worker) {
+static void run_panels(const void *data, long item, int worker) {
     (void)worker;
     const struct product *all = data;
-    int64_t row = item / all->panel_count * all->chunk, end = row + all->chunk;
-    if (end > all->rows) end = all->rows;
-    for (; row < end; row += ROWS)
-        any_rows(end - row < ROWS ? (int)(end - row) : ROWS, all, row, (int)(item % all->panel_count));
+    const int64_t begin = item / all->share_count * all->chunk;
+    const int64_t end = begin + all->chunk < all->rows ? begin + all->chunk : all->rows;
+    const int first = (int)(item % all->share_count) * all->each;
+    const int last = first + all->each < all->panel_count ? first + all->each : all->panel_count;
+    for (int panel = first; panel < last; panel++)
+        for (int64_t row = begin; row < end; row += ROWS)
+            any_rows(end - row < ROWS ? (int)(end - row) : ROWS, all, row, panel);
 }
 
 /* out [rows, outputs] = x [rows, inputs] times the weights, plus bias [outputs] unless it is NULL. panels is
@@ -85,6 +91,10 @@ void product(const float *x, int64_t stride, const float *panels, const float *b
              int32_t inputs, int32_t outputs, int32_t threads) {
     int64_t chunk = CHUNK_BYTES / (4 * (int64_t)inputs) / ROWS * ROWS;
     if (chunk < ROWS) chunk = ROWS;
-    struct product all = {x, stride, panels, bias, out, rows, chunk, inputs, outputs, (outputs + WIDTH - 1) / WIDTH};
-    share_out(run_panel, &all, (rows + chunk - 1) / chunk * all.panel_count, threads);
+    const int32_t panel_count = (outputs + WIDTH - 1) / WIDTH;
+    const int32_t each = panel_count / (SHARES * threads) > 1 ? panel_count / (SHARES * threads) : 1;
+    const int32_t share_count = (panel_count + each - 1) / each;
+    struct product all = {x,    stride, panels,  bias,        out,  rows,
+                          chunk, inputs, outputs, panel_count, each, share_count};
+    share_out(run_panels, &all, (rows + chunk - 1) / chunk * share_count, threads);
 }

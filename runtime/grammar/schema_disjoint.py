@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runtime.grammar.schema_parts import KEYWORDS_OF_TYPE, canonical, fits, kinds
+from runtime.grammar.schema_parts import KEYWORDS_OF_TYPE, canonical, fits, kinds, known
 
 _DEPTH = 4
 
@@ -17,6 +17,7 @@ def disjoint(left: Any, right: Any, follow: Callable[[Any], Any], depth: int = 0
         return True
     if depth > _DEPTH or not isinstance(left, dict) or not isinstance(right, dict):
         return False
+    left, right = known(left, ""), known(right, "")
     listed = [("enum" in side or "const" in side) for side in (left, right)]
     if all(listed):
         return not {canonical(value) for value in _listed(left)} & {canonical(value) for value in _listed(right)}

@@ -7,6 +7,8 @@ import math
 import re
 from typing import Any
 
+from runtime.grammar.schema_shapes import wrong_word
+
 Schema = dict[str, Any]
 
 KEYWORDS_OF_TYPE: dict[str, tuple[str, ...]] = {
@@ -34,6 +36,8 @@ _KNOWN = frozenset(word for words in KEYWORDS_OF_TYPE.values() for word in words
     "unevaluatedProperties",
     "unevaluatedItems",
 }
+# Null is a value, or no schema.
+_SET = frozenset({"const", "enum", "items", "allOf", "anyOf", "oneOf", "$ref", "required", "properties"})
 # Text, or one class repeated: what takes no longer than the text is long.
 _QUICK = re.compile(r"\^?[\w -]*\$?|\^?(?:\[[^\[\]\\]+\]|\\[dw])[*+]?\$?")
 _TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
@@ -50,8 +54,12 @@ class SchemaRefused(Exception):
 
 
 def known(schema: Schema, place: str) -> Schema:
-    """The words that assert something; the others are notes."""
-    own = {word: value for word, value in schema.items() if word in _KNOWN}
+    """The words that assert something; the others are notes. Raises SchemaRefused for a value of another type."""
+    # Programs that write schemas say null of what they do not limit.
+    own = {word: value for word, value in schema.items() if word in _KNOWN and (value is not None or word in _SET)}
+    wrong = wrong_word(own)
+    if wrong is not None:
+        raise SchemaRefused(f"{place}/{wrong[0]}", own[wrong[0]], wrong[1])
     for word in ("unevaluatedProperties", "unevaluatedItems"):
         # Nothing is written that no schema speaks of.
         if own.pop(word, None) not in (None, True, False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,13 @@ from runtime.step_time import StepShape, prompt_pairs
 
 # However slow a step is without them, prompts go on by so much, or they would never end.
 MIN_PROMPT_TOKENS = 16
-# Aimed at below the bound: half of all steps take longer than expected.
-_AIM = 0.9
+# So many steps are to keep the bound, with some to spare for what lies between a step and its reader.
+_KEPT = 0.97
+# Of the steps that filled their room: how soon what took longer lately is expected to, how many tell their scatter.
+_PACE_HALF_LIFE_STEPS = 2
+_SCATTER_STEPS = 64
+# Of the logarithm of a step's time, before the first one.
+_SCATTER_PRIOR = 0.15
 # Each observation counts half as much after so many others of its kind, since machines change their pace.
 _HALF_LIFE_STEPS = 20
 # Of what was expected before the first step, in observations of an ordinary one.
@@ -45,6 +51,32 @@ class DecayedRegression:
         return float(self.coefficients @ features)
 
 
+class StepScatter:
+    """How much longer than expected steps may take: by the machine's pace of the last few, and by how they scatter.
+
+    Expectations follow their own steps too slowly for a machine that others use as well, and half of all steps take
+    longer than expected. Both numbers are logarithms of ratios.
+    """
+
+    def __init__(self) -> None:
+        self._newest = 1 - 0.5 ** (1 / _PACE_HALF_LIFE_STEPS)
+        self._pace = 0.0
+        prior = np.linspace(-_SCATTER_PRIOR, _SCATTER_PRIOR, _SCATTER_STEPS // 3)
+        self._errors = deque(prior.tolist(), maxlen=_SCATTER_STEPS)
+        self.factor = 1.0
+        self._tell()
+
+    def observe(self, ratio: float) -> None:
+        """A step took `ratio` times what was expected; above 0."""
+        error = math.log(ratio) - self._pace
+        self._errors.append(error)
+        self._pace += self._newest * error
+        self._tell()
+
+    def _tell(self) -> None:
+        self.factor = math.exp(self._pace + float(np.quantile(self._errors, _KEPT)))
+
+
 class StepPacer:
     """Learns how long steps take and cuts chunks of prompts to what is left of `max_itl_s`.
 
@@ -52,9 +84,10 @@ class StepPacer:
     """
 
     def __init__(self, max_itl_s: float) -> None:
-        self._aim_s = max_itl_s * _AIM
+        self._max_itl_s = max_itl_s
+        self._scatter = StepScatter()
         self._decode = DecayedRegression(np.array([0.02, 0.02, 0.02]))
-        self._prompt = DecayedRegression(np.array([0.1, 0.02]))
+        self._prompt = DecayedRegression(np.array([0.3, 0.05]))
 
     def stepped(self, shape: StepShape, seconds: float) -> None:
         """A step of that shape took so long."""
@@ -62,7 +95,17 @@ class StepPacer:
             self._decode.observe(_decode_features(shape), seconds)
             return
         features = np.array([shape.prompt_tokens / _USUAL_PROMPT, shape.prompt_pairs / _USUAL_PAIRS])
-        self._prompt.observe(features, max(0.0, seconds - self._decode.expect(_decode_features(shape))))
+        decode_s = self._decode.expect(_decode_features(shape))
+        expected = decode_s + self._prompt.expect(features)
+        # A prompt's last chunk, of a few tokens, says little about full ones.
+        if shape.rows and seconds > 0 and expected > self._aim_s / 2:
+            self._scatter.observe(seconds / expected)
+        self._prompt.observe(features, max(0.0, seconds - decode_s))
+
+    @property
+    def _aim_s(self) -> float:
+        """What a step is to take by expectation, so that it takes no longer than the bound with what nobody expects."""
+        return self._max_itl_s / self._scatter.factor
 
     def begin(self, decoding: StepShape) -> PromptRoom | None:
         """The room beside rows that decode; None where there are none, who could be kept waiting."""

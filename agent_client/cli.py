@@ -21,7 +21,7 @@ from .cli_demands import (
     read_tools,
 )
 from .cli_gateway import gateway
-from .cli_loops import BENCH_HELP, REPLAY_HELP, bench, replay
+from .cli_loops import BENCH_HELP, REPLAY_HELP, bench, export, replay
 from .cli_options import (
     DEFAULT_TARGET,
     AsJson,
@@ -63,6 +63,7 @@ def _root(
 
 app.command(help=REPLAY_HELP)(replay)
 app.command(help=BENCH_HELP)(bench)
+app.command()(export)
 app.command()(gateway)
 
 

@@ -261,3 +261,18 @@ def bench(
     )
     code = run(trace, target, options, tokenizer=tokenizer, format=named(format), json_file=json, access=access)
     raise typer.Exit(code)
+
+
+@with_access
+def export(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a folder of them.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file of sessions to write.")],
+    target: Target = DEFAULT_TARGET,
+    format: Format = TraceFormat.auto,
+    *,
+    access: Access,
+) -> None:
+    """Write a trace as sessions that agentic-bench replays, with the tokens that the runtime's model counts."""
+    from .commands.export import run
+
+    raise typer.Exit(run(trace, out, named(format), target, access))

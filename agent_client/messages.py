@@ -27,7 +27,14 @@ def chat_to_proto(
 
 
 def message_to_proto(message: ChatMessage, where: str) -> pb.Message:
-    """One message. `content` may be text, null, or a list of text parts."""
+    """One message. `content` may be text, null, or a list of text parts. Raises InvalidArgument."""
+    try:
+        return _message_to_proto(message, where)
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{where} holds half a surrogate pair, which is no text in UTF-8") from None
+
+
+def _message_to_proto(message: ChatMessage, where: str) -> pb.Message:
     if not isinstance(message, Mapping):
         raise InvalidArgument(f"{where} is {type(message).__name__}: a mapping with role and content is needed")
     role = message.get("role")

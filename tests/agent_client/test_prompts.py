@@ -88,6 +88,7 @@ def test_a_chat_keeps_null_content_tool_calls_and_tools() -> None:
     ("message", "word"),
     [
         ({"content": "x"}, r"messages\[0\].role is None"),
+        ({"role": "user", "content": "\ud800"}, r"messages\[0\] holds half a surrogate pair"),
         ({"role": "user", "content": 3}, r"messages\[0\].content is int"),
         ({"role": "user", "content": [{"type": "image_url"}]}, r"content\[0\] is a part of type 'image_url'"),
         ({"role": "assistant", "tool_calls": [{"function": {}}]}, r"tool_calls\[0\].function.name"),

@@ -11,7 +11,9 @@ from dataclasses import replace
 import torch
 
 from radix import Cause, PrefixStore, Span, Verdict
+from radix.block_events import Tier
 from radix.cold import ColdIndex, Demotion, Move
+from radix.cold.announcer import Announcer
 from runtime.request import GenerateJob, Run
 from runtime.step_clock import StepRecord
 from runtime.tiers.backup import Backup
@@ -75,6 +77,13 @@ class Tiers:
         self._room_came = room_came
         self.promoter = Promoter(store, self.index, self._storage, self._copier, self._clock)
 
+    def announcer(self) -> Announcer:
+        """What tells of the tiers' blocks as KV events; of one at a time."""
+        assert self._store.demoter is not None
+        files = self._storage.files
+        places: dict[int, Tier] = {t: "disk" if t in files else "host" for t in range(len(self.index.tiers))}
+        return Announcer(self.index, places, self._store.demoter.namespaces)
+
     @property
     def waiting(self) -> bool:
         """Whether copies are under way."""
@@ -90,7 +99,7 @@ class Tiers:
     def left(self, run: Run) -> None:
         """A run is about to give back its sequence."""
         seq = run.seq
-        if self._backup is not None and seq is not None and seq.cursor.node is not None:
+        if self._backup is not None and not self._disk_rests and seq is not None and seq.cursor.node is not None:
             assert self._store.demoter is not None
             places = [(seq.namespace, seq.length)]
             if seq.public_tokens:

@@ -67,9 +67,12 @@ class PartedChat:
         end = len(first)
         if not self._text.startswith(first):
             return None
-        for piece in rest:
+        for rank, piece in enumerate(rest, 1):
             start = end
-            found = self._text.find(piece, start) if piece else len(self._text)
+            found = self._text.find(piece, start)
+            if not piece:
+                # The time is the last of the text, or another time follows.
+                found = len(self._text) if rank == len(rest) else start
             if found < 0:
                 return None
             if any(start <= self._parting(branch, self._text) < found for branch in self._stored):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +12,13 @@ from radix.cold import ColdIndex, ColdTier
 from runtime.errors import InvalidRequest
 from runtime.tiers.host_slots import HostSlots
 from runtime.tiers.narrow import BlockStore
+from runtime.tiers.patience import NoAnswer, patiently
 from runtime.tiers.settings import Foreign, TierSettings
-from runtime.tiers.slot_file import Owner, SlotFile, SlotFileInUse, foreign_files, remove_unused
+from runtime.tiers.slot_file import Owner, Record, SlotFile, SlotFileInUse, foreign_files, remove_unused
 
 log = logging.getLogger(__name__)
+# A folder that does not answer for so long at the start is refused; one that only takes its time is not.
+START_S = 10.0
 HOST, DISK, PERSIST = "host", "disk", "persist"
 
 
@@ -77,22 +81,30 @@ def _open(field_name: str, folder: Path, size: int, owner: Owner, foreign: Forei
     slots = SlotFile.slots_in(size, owner)
     if slots < 1:
         raise InvalidRequest(field_name, f"{size} bytes", f"must hold one block of {owner.block_bytes} bytes")
-    try:
-        for other in foreign_files(folder, owner):
-            removed = foreign == "remove" and _remove(other.path)
-            log.warning(
-                "%s holds KV of another model, template, precision or layout (%s, %s, %.1f MiB): %s",
-                other.path,
-                other.model,
-                other.kv_dtype,
-                other.bytes / 2**20,
-                "removed" if removed else "ignored and kept",
-            )
+
+    def work(step: Callable[[], None]) -> SlotFile:
+        _name_foreign(folder, owner, remove=foreign == "remove")
         return SlotFile(folder, owner, slots)
-    except SlotFileInUse as error:
+
+    try:
+        return patiently(work, START_S)
+    except (SlotFileInUse, NoAnswer) as error:
         raise InvalidRequest(field_name, str(folder), str(error)) from None
     except OSError as error:
         raise InvalidRequest(field_name, str(folder), f"cannot be used: {error.strerror or error}") from None
+
+
+def _name_foreign(folder: Path, owner: Owner, *, remove: bool) -> None:
+    for other in foreign_files(folder, owner):
+        removed = remove and _remove(other.path)
+        log.warning(
+            "%s holds KV of another model, template, precision or layout (%s, %s, %.1f MiB): %s",
+            other.path,
+            other.model,
+            other.kv_dtype,
+            other.bytes / 2**20,
+            "removed" if removed else "ignored and kept",
+        )
 
 
 def _remove(path: Path) -> bool:
@@ -106,8 +118,18 @@ def _remove(path: Path) -> bool:
 
 def _take_in(index: ColdIndex, tier: int, file: SlotFile) -> None:
     began = time.monotonic()
+
+    def work(step: Callable[[], None]) -> list[Record]:
+        found = []
+        for record in file.scan():
+            found.append(record)
+            step()
+        return found
+
     try:
-        records = sorted(file.scan(), key=lambda record: record.stamp)
+        records = sorted(patiently(work, START_S), key=lambda record: record.stamp)
+    except NoAnswer as error:
+        raise InvalidRequest(index.tiers[tier].name, str(file.path), str(error)) from None
     except OSError as error:
         log.warning("%s cannot be read, and begins empty: %s", file.path, error)
         return

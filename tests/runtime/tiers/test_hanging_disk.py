@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import NotErased
+from runtime.errors import InvalidRequest, NotErased
 from runtime.loaded_model import LoadedModel
-from runtime.tiers import closing, tiers
+from runtime.tiers import build, closing, tiers
 from runtime.tiers.settings import TierSettings
 from runtime.tiers.slot_file import SlotFile
 from tests.runtime.engine_harness import Harness
@@ -127,5 +127,19 @@ def test_a_flush_that_a_disk_does_not_carry_out_is_told(
             erased = harness.engine.call(lambda store: harness.engine.tiers.erased()).result()
             with pytest.raises(NotErased, match="disk tier"):
                 erased.result(30)
+    finally:
+        hang.off()
+
+
+@pytest.mark.parametrize("method", ["__init__", "scan"])
+def test_a_disk_that_does_not_answer_at_the_start_is_refused(
+    method: str, tmp_path: Path, tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "START_S", 0.1)
+    hang = Hang(monkeypatch, method)
+    hang.on = True
+    try:
+        with pytest.raises(InvalidRequest, match="did not answer"):
+            Harness(tiny, num_blocks=BLOCKS, block_size=SIZE, tiers=TierSettings(disk=tmp_path, disk_bytes=MIB))
     finally:
         hang.off()

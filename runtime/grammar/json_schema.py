@@ -25,10 +25,13 @@ from runtime.grammar.schema_parts import (
     kinds,
     known,
     matches,
+    weight,
 )
 from runtime.grammar.schema_strings import string_rules
 
 MAX_NODES = 20_000
+# Of what is looked at to merge schemas and to tell them apart: names, values and references, each time anew.
+MAX_STEPS = 1_000_000
 MAX_DEPTH = 64
 _REFUSED = (
     "not",
@@ -44,7 +47,7 @@ _APPLY = ("$ref", "allOf", "anyOf", "oneOf")
 
 
 def prepared(field: str, schema: dict[str, Any]) -> Schema:
-    """The schema as it is compiled. Raises InvalidRequest naming the place in it, after at most `MAX_NODES` steps."""
+    """The schema as it is compiled. Raises InvalidRequest naming the place in it, within bounded time."""
     try:
         return _Preparation(schema).run()
     except SchemaRefused as error:
@@ -57,6 +60,7 @@ class _Preparation:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._nodes = 0
+        self._steps = 0
         self._names: dict[str, str] = {}
         self._waiting: list[tuple[str, Any]] = []
 
@@ -92,6 +96,13 @@ class _Preparation:
             return {"$ref": self._reference(own["$ref"], place)}
         return self._combined(own, place, depth)
 
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise SchemaRefused(
+                "", "of parts that refer to one another or overlap", f"at most {MAX_STEPS} steps to merge"
+            )
+
     def _combined(self, own: Schema, place: str, depth: int) -> Schema:
         """References with company, allOf, anyOf and oneOf, each multiplied out with what stands beside it."""
         parts = [{key: value for key, value in own.items() if key not in _APPLY}]
@@ -125,7 +136,7 @@ class _Preparation:
 
     def _merge(self, left: Any, right: Any, place: str) -> Any:
         try:
-            return merged(left, right, lambda ref: self._resolved(ref, place))
+            return merged(left, right, lambda ref: self._resolved(ref, place), self._spend)
         except CannotMerge as error:
             raise SchemaRefused(place, str(error), "several schemas for one value must be one to state") from None
 
@@ -160,6 +171,7 @@ class _Preparation:
     def _resolved(self, ref: Any, place: str) -> Any:
         seen = set()
         while True:
+            self._spend(1)
             target = self._target(ref, place)
             if not isinstance(target, dict) or "$ref" not in target or len(known(target, place)) > 1:
                 return target
@@ -169,6 +181,7 @@ class _Preparation:
             ref = target["$ref"]
 
     def _followed(self, schema: Any, place: str) -> Any:
+        self._spend(weight(schema))
         if isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and len(known(schema, place)) == 1:
             return self._resolved(schema["$ref"], place)
         return schema
@@ -262,14 +275,15 @@ class _Preparation:
                 matching = [value for pattern, value in patterns.items() if matches(pattern, str(name), place)]
                 all_named[name] = (matching or [True if others is None else others])[0]
         made: Schema = {"type": "object"}
+        musts = set(needed)
         if all_named or "properties" in own:
             made["properties"] = {
                 name: self._walk(value, f"{place}/properties/{name}", depth + 1)
                 for name, value in all_named.items()
-                if value is not False or name in needed
+                if value is not False or name in musts
             }
         if needed:
-            made["required"] = sorted(set(needed), key=needed.index)
+            made["required"] = list(dict.fromkeys(needed))
         if patterns:
             [(pattern, value)] = patterns.items()
             made["patternProperties"] = {enforced: self._walk(value, f"{place}/patternProperties/{pattern}", depth + 1)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runtime.grammar.schema_parts import Schema, canonical, kinds, known
+from runtime.grammar.schema_parts import Schema, canonical, kinds, known, weight
 
 _DEPTH = 32
 _LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
@@ -16,8 +16,12 @@ class CannotMerge(Exception):
     """Two schemas whose conjunction is no schema of the supported kind; the text says what stands in the way."""
 
 
-def merged(left: Any, right: Any, resolve: Callable[[str], Any], depth: int = 0) -> Any:
-    """A schema for the values that both describe. `resolve` finds what a reference stands for. Raises CannotMerge."""
+def merged(left: Any, right: Any, resolve: Callable[[str], Any], spend: Callable[[int], None], depth: int = 0) -> Any:
+    """A schema for the values that both describe. Raises CannotMerge.
+
+    `resolve` finds what a reference stands for; `spend` is told of the work, and raises where it is too much.
+    """
+    spend(weight(left) + weight(right))
     if depth > _DEPTH:
         raise CannotMerge("references that lead to themselves")
     if left is True or right is True:
@@ -31,7 +35,7 @@ def merged(left: Any, right: Any, resolve: Callable[[str], Any], depth: int = 0)
         return left or right
 
     def both(one: Any, other: Any) -> Any:
-        return merged(one, other, resolve, depth + 1)
+        return merged(one, other, resolve, spend, depth + 1)
 
     for one, other in ((left, right), (right, left)):
         if "$ref" in one:
@@ -62,7 +66,7 @@ def _together(word: str, left: Schema, right: Schema, both: Callable[[Any, Any],
         also = {canonical(value) for value in other}
         return [value for value in one if canonical(value) in also]
     if word == "required":
-        return [*one, *(name for name in other if name not in one)]
+        return list(dict.fromkeys([*one, *other]))
     if word in ("properties", "additionalProperties"):
         # `_merge_objects` does these.
         return one

@@ -67,6 +67,13 @@ def known(schema: Schema, place: str) -> Schema:
     return own
 
 
+def weight(schema: Any) -> int:
+    """How much there is to look at in a schema, without what is inside of its parts."""
+    if not isinstance(schema, dict):
+        return 1
+    return 1 + sum(len(value) for value in schema.values() if isinstance(value, (list, dict)))
+
+
 def kinds(schema: Schema, place: str) -> list[str] | None:
     """The types that a schema names; None where it names none."""
     given = schema.get("type")

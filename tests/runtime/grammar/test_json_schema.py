@@ -11,6 +11,7 @@ import pytest
 from jsonschema.validators import Draft202012Validator, validator_for
 
 from runtime.errors import InvalidRequest
+from runtime.grammar import json_schema
 from runtime.grammar.constraint import constraint
 from runtime.grammar.json_schema import prepared
 from tests.runtime.grammar.schemas import SCHEMAS
@@ -142,6 +143,41 @@ def test_what_cannot_be_enforced_is_refused_by_name(schema: dict[str, Any], plac
     with pytest.raises(InvalidRequest) as caught:
         constraint("json_schema", json.dumps(schema), "response.schema")
     assert caught.value.field.startswith("response.schema" + place)
+
+
+INTS = {f"p{i}": {"type": "integer"} for i in range(1500)}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"a": {"properties": INTS}, "b": {"required": list(INTS)}}, "allOf": ["a", "b"] * 800},
+        {"$defs": {"a": {"enum": list(range(9000))}, "b": {"enum": list(range(1, 9000))}}, "allOf": ["a", "b"] * 800},
+        {"oneOf": [{"enum": [f"{i} {j}" for j in range(100)]} for i in range(190)]},
+        {
+            "$defs": {"d0": {"properties": INTS}}
+            | {
+                f"d{i}": {"allOf": [f"d{i - 1}", {"properties": {f"y{i}": INT}, "$ref": f"#/$defs/d{i - 1}"}]}
+                for i in range(1, 9)
+            },
+            "allOf": ["d8", {"required": ["a"]}],
+        },
+    ],
+)
+def test_parts_that_overlap_are_merged_in_bounded_work(schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_schema, "MAX_STEPS", 100_000)
+
+    def spelt(value: Any) -> Any:
+        """With references where names of definitions stand in `allOf`."""
+        if isinstance(value, dict):
+            parts = {key: spelt(inner) for key, inner in value.items()}
+            if "allOf" in parts:
+                parts["allOf"] = [{"$ref": f"#/$defs/{p}"} if isinstance(p, str) else p for p in parts["allOf"]]
+            return parts
+        return [spelt(item) for item in value] if isinstance(value, list) else value
+
+    with pytest.raises(InvalidRequest, match="at most 100000 steps to merge"):
+        prepared("json_schema", spelt(schema))
 
 
 def test_a_schema_that_multiplies_is_refused_in_bounded_time() -> None:

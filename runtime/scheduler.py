@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # So much of the head of the queue is kept from looking old, one run a step.
 _REFRESHED_PREFIXES = 16
+# For so many of it, tiers are asked ahead of their turn.
+_AHEAD_RUNS = 4
 
 
 @dataclass
@@ -241,7 +243,7 @@ class Scheduler:
         """Let what the head of the queue needs of tiers come while others are computed."""
         if self._tiers is not None and self._looked_ahead != self._departures:
             self._looked_ahead = self._departures
-            for place, run in enumerate(waiting[:_REFRESHED_PREFIXES]):
+            for place, run in enumerate(waiting[:_AHEAD_RUNS]):
                 if self._leader(run) is None:
                     self._tiers.promoter.fetch(run, ahead=place > 0)
 

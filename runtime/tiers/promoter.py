@@ -83,6 +83,8 @@ class Promoter:
         # Those that hold a sequence, and entries that are being read.
         self._loads: dict[Load, None] = {}
         self._reading: set[Entry] = set()
+        # Runs that wait and for which tiers had nothing: they are looked at again when their turn comes.
+        self._nothing_for: set[Run] = set()
         self._memory = frozenset(t for t, behind in enumerate(storage.tiers) if isinstance(behind, HostSlots))
 
     def find(self, tokens: Ints, job: GenerateJob, have: int) -> tuple[list[Hit], Promotion | None]:
@@ -129,7 +131,7 @@ class Promoter:
             return Fetch.NOTHING if run.load.ended else Fetch.UNDER_WAY
         request, tokens = run.request, run.tokens[:-1]
         job = request.job
-        if job.bypass_cache or self._index.entries == 0:
+        if job.bypass_cache or self._index.entries == 0 or (ahead and run in self._nothing_for):
             return Fetch.NOTHING
         have = self._store.match(tokens, job.namespace, job.public_tokens)
         hits = self._lookup(tokens, job, have)
@@ -141,6 +143,7 @@ class Promoter:
             if record is not None and request.promotion is None:
                 self.counters.declined += record.host_tokens + record.disk_tokens
             self._note(run, record)
+            self._nothing_for.add(run)
             return Fetch.NOTHING
         if any(hit.entry in self._reading for hit in hits[:n]):
             # Somebody else's, who is going to share them.
@@ -262,13 +265,13 @@ class Promoter:
     def admitted(self, run: Run) -> None:
         """A run that waited has opened its own sequence on what was fetched for it."""
         load = run.load
-        if load is not None:
-            if run.request.admitted is None and run.seq is not None:
-                run.request.host_tokens, run.request.disk_tokens = load.tokens_by_kind(run.seq.matched)
-            self.abandon(run)
+        if load is not None and run.request.admitted is None and run.seq is not None:
+            run.request.host_tokens, run.request.disk_tokens = load.tokens_by_kind(run.seq.matched)
+        self.abandon(run)
 
     def abandon(self, run: Run) -> None:
         """A run does not wait any more; blocks stay on loan until their copies have ended."""
+        self._nothing_for.discard(run)
         if run.load is not None:
             self._let_go(run.load)
             run.load = None

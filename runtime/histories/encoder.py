@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from runtime.detokenizer import silent_token_ids
 from runtime.histories.boundaries import Boundaries
 from runtime.histories.continuation import continuation_ids
 from runtime.histories.text_memory import Ids, MemoryBooks, Piece, TextMemory
 
 # Tokens before a reply with which it is decoded: the first token of a text may lose its space.
 _CONTEXT_TOKENS = 8
-# A stop string, or an end token, is in the last tokens of a reply and not in its text.
+# A stop string is in the last tokens of a reply and not in its text.
 _HIDDEN_TOKENS = 64
 
 
@@ -177,9 +178,12 @@ class HistoryEncoder:
         return at, last, ids
 
     def _ids_of(self, begun: Begun, output: Sequence[int], said: str) -> list[int] | None:
-        """Ids that decode to `said`: the output without what was hidden at its end, and the text of half a token."""
+        """Ids that decode to `said`: the output up to what the text leaves out, and the rest tokenised."""
         before = self._decode(begun.context)
-        for length in range(len(output), max(0, len(output) - _HIDDEN_TOKENS), -1):
+        silent = silent_token_ids(self._tokenizer)
+        # The text leaves a special token out, wherever it stands: behind the first no ids could stand for it.
+        most = next((place for place, token in enumerate(output) if token in silent), len(output))
+        for length in range(most, max(0, most - _HIDDEN_TOKENS), -1):
             whole = self._decode([*begun.context, *output[:length]])
             text = whole[len(before) :]
             if not whole.startswith(before) or not said.startswith(text) or (text != said and text.endswith("\ufffd")):

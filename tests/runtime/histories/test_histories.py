@@ -100,6 +100,16 @@ def test_half_a_token_of_a_stop_string_is_tokenised_again() -> None:
     assert coder.encode(HEAD + "xa" + NEXT)[0] == prompt + coder.ids("x") + coder.ids("a") + coder.ids(NEXT)
 
 
+@pytest.mark.parametrize("behind", ["", "ab", "a" * 100])
+def test_behind_a_special_token_that_the_text_leaves_out_the_reply_is_tokenised_again(behind: str) -> None:
+    coder = Coder(core=merging())
+    prompt, begun = coder.encode(HEAD)
+    before = [*coder.ids("a"), *coder.ids("b")]
+    after = [token for letter in behind for token in coder.ids(letter)]
+    coder.encoder.learn(begun, [*before, coder.tokenizer.eos_token_id, *after], f"ab{behind}")
+    assert coder.encode(f"{HEAD}ab{behind}{NEXT}")[0] == prompt + before + coder.ids(behind) + coder.ids(NEXT)
+
+
 def test_a_text_goes_on_in_the_middle_of_a_piece() -> None:
     coder = Coder(core=merging())
     text = "once upon"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from radixloop.v1 import cache_pb2, common_pb2
 
 from radix import Namespace
 from runtime.errors import NotErased
@@ -14,6 +15,7 @@ from runtime.loaded_model import LoadedModel
 from runtime.tiers.settings import TierSettings
 from runtime.tiers.slot_file import SlotFile
 from tests.runtime.engine_harness import Harness
+from tests.runtime.services_harness import Server, serving
 from tests.runtime.tiers.harness import MIB, prompts, settle, tiered
 
 
@@ -85,3 +87,21 @@ def test_a_disk_that_fails_to_forget_is_named(
         harness.run(prompts(1)[0], max_tokens=2)
         with pytest.raises(NotErased, match="the disk tier"):
             flush(harness)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_rpc_answers_when_the_file_has_forgotten(named: bool, tmp_path: Path, tiny: LoadedModel) -> None:
+    prompt, tenant = common_pb2.Prompt(text="x" * 70), common_pb2.Namespace(salt="t")
+
+    def warm(server: Server) -> int:
+        request = cache_pb2.WarmRequest(prompt=prompt, namespace=tenant)
+        return server.cache.Warm(request).usage.cached_tokens
+
+    for flushed in (False, True):
+        with serving(tiny, disk_cache=f"{tmp_path}:64MiB") as server:
+            assert warm(server) == 0
+            assert warm(server) == 69
+            if not flushed:
+                server.cache.Flush(cache_pb2.FlushRequest(namespace=tenant if named else None))
+    with serving(tiny, disk_cache=f"{tmp_path}:64MiB") as server:
+        assert warm(server) > 0

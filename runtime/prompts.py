@@ -224,8 +224,8 @@ class PromptEncoder:
                 places = ChatPlaces(chat, render, text)
                 parted = PartedChat(self._renderer, chat, text, places, offset, shared, joined)
                 return Parting(shared, ours, stored, places.at(offset), parted.cause())
-            except TemplateRefused:
-                # It took the chat, and not one that is like it.
+            except (InvalidRequest, TemplateRefused):
+                # It took the chat, and not one that is like it: the template, or the limit on a chat's length.
                 return Parting(shared, ours, stored)
 
         return await self._off_loop(find, "prompt.chat")

@@ -187,6 +187,17 @@ def test_calls_that_the_model_wrote_with_other_spaces_are_named(opened: Open, sp
         assert server.inference.Detokenize(kept).text == sent.rendered
 
 
+def test_a_template_that_takes_no_other_chat_is_told_by_its_token_alone(opened: Open) -> None:
+    picky = "{% for m in messages %}{{ m.content if 'word' in m.content else raise_exception('no word') }}{% endfor %}"
+    with opened(picky) as server:
+        generate(server, prompt_of(said("user", "a word for you")), 2)
+        follow = prompt_of(said("user", "a word for me"))
+        told = explained(server, follow).divergence
+        assert told.position
+        assert not told.HasField("message_index")
+        assert generate(server, follow, 2, explain=True).started.divergence == told
+
+
 @pytest.fixture
 def misses(opened: Open) -> Iterator[Callable[..., cache_pb2.ExplainResponse]]:
     """Explains a history behind the turn that the cache holds."""

@@ -18,6 +18,8 @@ from runtime.grammar.trial import try_out
 from runtime.grammar.xgrammar_library import XGrammarLibrary
 
 _NICER = 10
+# What the runtime reads, which takes it a few times as much memory while it does.
+MAX_COMPILED_BYTES = 64 << 20
 
 
 def main() -> None:
@@ -48,7 +50,11 @@ def _answer(library: XGrammarLibrary, spec: GrammarSpec, vocab_size: int) -> byt
     try:
         compiled = library.compile(spec)
         try_out(compiled, vocab_size)
-        return DONE + library.dump(compiled)
+        dumped = library.dump(compiled)
+        if len(dumped) > MAX_COMPILED_BYTES:
+            most = f"at most {MAX_COMPILED_BYTES >> 20} MiB is allowed"
+            raise GrammarRefused(f"compiled it takes {len(dumped) >> 20} MiB to hand over; {most}")
+        return DONE + dumped
     except GrammarRefused as error:
         return REFUSED + str(error).encode(errors="replace")
     except MemoryError:

@@ -19,8 +19,10 @@ from runtime.grammar import (
     GrammarSpec,
     compile_process,
     compiler,
+    sandbox,
 )
 from runtime.grammar.compile_process import CompileProcess
+from runtime.grammar.frames import DONE, REFUSED
 from runtime.grammar.interface import CompiledGrammar
 from runtime.grammar.trial import try_out
 from tests.runtime.grammar.stuck import StuckGrammar
@@ -206,3 +208,10 @@ def test_a_grammar_whose_masks_are_slow_is_refused_before_it_is_used() -> None:
     with pytest.raises(GrammarRefused, match=r"takes \d+ ms; at most 30 ms is allowed"):
         try_out(StuckGrammar(0.05), 100)
     try_out(StuckGrammar(0.0), 100)
+
+
+def test_a_grammar_that_is_huge_when_compiled_is_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, pieces = byte_library()
+    assert sandbox._answer(library, regex("a{3}"), len(pieces))[:1] == DONE
+    monkeypatch.setattr(sandbox, "MAX_COMPILED_BYTES", 1000)
+    assert sandbox._answer(library, regex("a{3}"), len(pieces)).startswith(REFUSED + b"compiled it takes")

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from runtime.errors import ShuttingDown
 from runtime.grammar.books import GrammarBooks
@@ -17,6 +18,15 @@ WORKERS = 2
 MAX_WAITING = 64
 MAX_CACHED = 512
 MAX_CACHED_BYTES = 256 << 20
+
+
+@dataclass
+class _Pending:
+    """A grammar that is being compiled or waits for it, and how many wait for it."""
+
+    future: Future[CompiledGrammar]
+    trusted: bool
+    waiters: int = 1
 
 
 class GrammarCompiler:
@@ -40,7 +50,7 @@ class GrammarCompiler:
         self._idle = list(self._processes)
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, CompiledGrammar | GrammarRefused] = OrderedDict()
-        self._pending: dict[str, Future[CompiledGrammar]] = {}
+        self._pending: dict[str, _Pending] = {}
 
     def compiled(self, spec: GrammarSpec) -> Future[CompiledGrammar]:
         """The compiled grammar of `spec`; from any thread.
@@ -56,18 +66,28 @@ class GrammarCompiler:
                 self._books.hits += 1
                 return _done(known)
             pending = self._pending.get(spec.digest)
-            if pending is None:
-                if self._closed:
-                    raise ShuttingDown("the runtime has stopped")
-                if spec.trusted:
-                    pending = self._own.submit(self._compile, spec)
-                else:
-                    if self._strangers >= MAX_WAITING:
-                        raise CompilerBusy(f"{MAX_WAITING} grammars wait to be compiled, which is the limit")
-                    pending = self._threads.submit(self._compile, spec)
-                    self._strangers += 1
-                self._pending[spec.digest] = pending
-            return pending
+            if pending is not None:
+                pending.waiters += 1
+                return pending.future
+            if self._closed:
+                raise ShuttingDown("the runtime has stopped")
+            if not spec.trusted and self._strangers >= MAX_WAITING:
+                raise CompilerBusy(f"{MAX_WAITING} grammars wait to be compiled, which is the limit")
+            future = (self._own if spec.trusted else self._threads).submit(self._compile, spec)
+            self._pending[spec.digest] = _Pending(future, spec.trusted)
+            self._strangers += not spec.trusted
+            return future
+
+    def leave(self, spec: GrammarSpec, future: Future[CompiledGrammar]) -> None:
+        """Whoever was given this future waits for it no more: what nobody waits for is not begun."""
+        with self._lock:
+            pending = self._pending.get(spec.digest)
+            if pending is None or pending.future is not future:
+                return
+            pending.waiters -= 1
+            if not pending.waiters and future.cancel():
+                del self._pending[spec.digest]
+                self._strangers -= not pending.trusted
 
     def close(self) -> None:
         """End the processes; what is being compiled is refused."""

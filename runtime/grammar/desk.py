@@ -88,10 +88,13 @@ class GrammarDesk:
         if not self._info.eos_token_ids:
             raise InvalidRequest(field, "set", "the model names no end token, so no text could end")
         compiler = self._compiler if self._compiler is not None else await asyncio.to_thread(self._make)
+        future = compiler.compiled(spec)
         try:
-            compiled = await _shared(compiler.compiled(spec))
+            compiled = await _shared(future)
         except GrammarRefused as error:
             raise InvalidRequest(field, spec.text, str(error)) from None
+        finally:
+            compiler.leave(spec, future)
         library = compiler.library
         grammar = JobGrammar(compiled, spec.lazy, sampling.ignore_eos, library.textless(spec), library.end_tokens)
         # Where a grammar is not lazy its end is the text's.

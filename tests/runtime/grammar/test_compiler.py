@@ -90,6 +90,14 @@ def test_only_so_many_strangers_may_wait_and_the_runtimes_own_do_not_wait_for_th
     with pytest.raises(CompilerBusy, match="3 grammars wait"):
         compile_service.compiled(regex("aaaa"))
     assert accepts(compile_service.compiled(regex("own", trusted=True)).result(60), b"own")
+    # One for which nobody waits any more leaves its place, unless it has begun; others may wait for it too.
+    again = compile_service.compiled(regex("aaa"))
+    compile_service.leave(regex("aaa"), again)
+    assert not again.cancelled()
+    for count, future in enumerate(waiting, 1):
+        compile_service.leave(regex("a" * count), future)
+    assert [future.cancelled() for future in waiting] == [False, False, True]
+    waiting[2] = compile_service.compiled(regex("aaaa"))
     go.set()
     wait(waiting, 60)
     compile_service.compiled(regex("aaaa")).result(60)

@@ -122,9 +122,9 @@ def _print(console: Any, result: dict[str, Any]) -> None:
             row["kv_dtype"],
             str(row["bytes_per_token"]),
             f"{row['share_of_fp32']:.3f}",
-            f"{needles['found']} of {needles['asked']}" if needles else "-",
-            f"{calls['valid']} of {calls['asked']}" if calls else "-",
-            f"{calls['same']} of {calls['asked']}" if calls else "-",
+            f"{needles['found']}/{needles['asked']}" if needles else "-",
+            f"{calls['valid']}/{calls['asked']}" if calls else "-",
+            f"{calls['same']}/{calls['asked']}" if calls else "-",
             *(f"{ms:.1f}" for ms in row["decode_ms_by_context"].values()),
             f"{row['prefill_tokens_per_s']:.0f}",
         )

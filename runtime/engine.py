@@ -114,7 +114,7 @@ class Engine:
         self._drafter = None if config.drafts is None else Drafter(self._store, config.drafts, self.counters)
         if self._drafter is not None:
             self.on_step.append(self._drafter.stepped)
-        self.on_step.append(lambda record: self._scheduler.stepped(record.total_s))
+        self.on_step.append(lambda record: self._scheduler.stepped(record.total_s, record.tokens))
         self.verifier: HitVerifier | None = None
         if config.verify_hits > 0:
             self.verifier = HitVerifier(loaded, config.verify_hits, config.block_size)

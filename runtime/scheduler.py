@@ -157,10 +157,12 @@ class Scheduler:
             self._shape = StepShape.of(plan.work)
         return plan
 
-    def stepped(self, seconds: float) -> None:
-        """The step that was scheduled last took so long, everything included."""
+    def stepped(self, seconds: float, tokens: int | None = None) -> None:
+        """The step that was scheduled last took so long, everything included; `tokens` with drafts were computed."""
         if self._pacer is not None:
-            self._pacer.stepped(self._shape, seconds)
+            scheduled = self._shape.rows + self._shape.prompt_tokens
+            drafted = 0 if tokens is None else max(0, tokens - scheduled)
+            self._pacer.stepped(replace(self._shape, draft_rows=drafted), seconds)
 
     def _compute(self, run: Run, step: _Step) -> None:
         """Compute what the budget allows of a run that was admitted."""

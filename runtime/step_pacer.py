@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ _KEPT = 0.97
 # Of the steps that filled their room: how soon what took longer lately is expected to, how many tell their scatter.
 _PACE_HALF_LIFE_STEPS = 2
 _SCATTER_STEPS = 64
+# Weight of the newest step in the average of the drafts.
+_NEWEST_DRAFTS = 0.2
 # Of the logarithm of a step's time, before the first one.
 _SCATTER_PRIOR = 0.15
 # Each observation counts half as much after so many others of its kind, since machines change their pace.
@@ -86,7 +89,9 @@ class StepPacer:
     def __init__(self, max_itl_s: float) -> None:
         self._max_itl_s = max_itl_s
         self._scatter = StepScatter()
-        self._decode = DecayedRegression(np.array([0.02, 0.02, 0.02]))
+        # Beside a prompt, lately.
+        self._draft_rows = 0.0
+        self._decode = DecayedRegression(np.array([0.02, 0.02, 0.02, 0.02]))
         self._prompt = DecayedRegression(np.array([0.3, 0.05]))
 
     def stepped(self, shape: StepShape, seconds: float) -> None:
@@ -94,6 +99,7 @@ class StepPacer:
         if not shape.prompt_tokens:
             self._decode.observe(_decode_features(shape), seconds)
             return
+        self._draft_rows += _NEWEST_DRAFTS * (shape.draft_rows - self._draft_rows)
         features = np.array([shape.prompt_tokens / _USUAL_PROMPT, shape.prompt_pairs / _USUAL_PAIRS])
         decode_s = self._decode.expect(_decode_features(shape))
         expected = decode_s + self._prompt.expect(features)
@@ -112,7 +118,8 @@ class StepPacer:
         if not decoding.rows:
             return None
         token, pair = self._prompt.coefficients
-        left = self._aim_s - self._decode.expect(_decode_features(decoding))
+        usual = replace(decoding, draft_rows=round(self._draft_rows))
+        left = self._aim_s - self._decode.expect(_decode_features(usual))
         return PromptRoom(left, token / _USUAL_PROMPT, pair / _USUAL_PAIRS)
 
 
@@ -143,10 +150,11 @@ class PromptRoom:
         return self.fits(0) < MIN_PROMPT_TOKENS
 
 
-# A chunk of 256 tokens at position 4,096, and eight sequences of 2,048 tokens.
+# A chunk of 256 tokens at position 4,096, and eight sequences of 2,048 tokens with two drafted tokens each.
 _USUAL_PROMPT, _USUAL_PAIRS = 256, 256 * 4096
-_USUAL_ROWS, _USUAL_CONTEXT = 8, 8 * 2048
+_USUAL_ROWS, _USUAL_CONTEXT, _USUAL_DRAFTS = 8, 8 * 2048, 16
 
 
 def _decode_features(shape: StepShape) -> NDArray[np.float64]:
-    return np.array([1.0, shape.rows / _USUAL_ROWS, shape.context / _USUAL_CONTEXT])
+    rows, context, drafts = shape.rows / _USUAL_ROWS, shape.context / _USUAL_CONTEXT, shape.draft_rows / _USUAL_DRAFTS
+    return np.array([1.0, rows, context, drafts])

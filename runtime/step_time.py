@@ -17,12 +17,14 @@ class StepShape:
         context: tokens that they attend to, together.
         prompt_tokens: of all chunks.
         prompt_pairs: pairs of a prompt token and a token that it attends to.
+        draft_rows: tokens that drafts add to the rows.
     """
 
     rows: int = 0
     context: int = 0
     prompt_tokens: int = 0
     prompt_pairs: int = 0
+    draft_rows: int = 0
 
     @staticmethod
     def of(work: Iterable[tuple[Run, int]]) -> StepShape:

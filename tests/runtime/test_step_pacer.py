@@ -119,5 +119,19 @@ def test_what_a_formula_does_not_know_keeps_the_bound_too() -> None:
     assert np.percentile(taken, 95) <= 0.25 * 1.05
 
 
+def test_what_drafts_cost_is_told_from_what_contexts_cost() -> None:
+    """Streams draft 24 rows in most steps and hardly any beside a prompt, while their contexts grow."""
+    random, pacer, draft_row_s = np.random.default_rng(5), StepPacer(0.25), 2e-3
+    for step in range(300):
+        drafted = 0 if step % 4 == 0 else int(random.integers(16, 32))
+        shape = StepShape(rows=4, context=400 + 20 * step, draft_rows=drafted)
+        pacer.stepped(shape, COST.seconds(shape) + draft_row_s * drafted)
+    room = pacer.begin(StepShape(rows=4, context=6400))
+    assert room is not None
+    n = room.fits(2000)
+    # 50 ms of drafts are not expected of a step that has none.
+    assert 0.85 * 0.25 < COST.seconds(StepShape(4, 6400, n, prompt_pairs(2000, n))) <= 0.25
+
+
 def test_prompts_have_the_step_to_themselves_where_nothing_decodes() -> None:
     assert StepPacer(0.001).begin(StepShape()) is None

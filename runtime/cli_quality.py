@@ -98,13 +98,14 @@ def quality(
 
 
 def _print(console: Any, result: dict[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     kinds = [text["kind"] for text in result["texts"]]
-    answers = Table("KV", title=f"{result['model']}, against an fp32 pool")
+    answers = Table("KV", title=f"{result['model']}, against an fp32 pool", box=SIMPLE_HEAD, pad_edge=False)
     for column in ("perplexity", "change", *kinds, "KL", "top 1"):
         answers.add_column(column, justify="right")
-    rest = Table("KV")
+    rest = Table("KV", box=SIMPLE_HEAD, pad_edge=False)
     timed = [f"ms at {length:,}" for length in result["dtypes"][0]["decode_ms_by_context"]]
     for column in ("bytes", "of fp32", "needles", "valid calls", "same calls", *timed, "prefill/s"):
         rest.add_column(column, justify="right")

@@ -105,9 +105,10 @@ def _print(console: Any, result: dict[str, Any]) -> None:
     answers = Table("KV", title=f"{result['model']}, against an fp32 pool", box=SIMPLE_HEAD, pad_edge=False)
     for column in ("perplexity", "change", *kinds, "KL", "top 1"):
         answers.add_column(column, justify="right")
-    rest = Table("KV", box=SIMPLE_HEAD, pad_edge=False)
+    rest = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    rest.add_column("KV", min_width=max(len(row["kv_dtype"]) for row in result["dtypes"]))
     timed = [f"ms at {length:,}" for length in result["dtypes"][0]["decode_ms_by_context"]]
-    for column in ("bytes", "of fp32", "needles", "valid calls", "same calls", *timed, "prefill/s"):
+    for column in ("bytes", "of fp32", "needles", "valid calls", "same calls", *timed, "prefill a second"):
         rest.add_column(column, justify="right")
     for row in result["dtypes"]:
         answers.add_row(

@@ -10,7 +10,7 @@ import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -19,10 +19,12 @@ from radix.node import Node
 from radix.observers import TreeObserver
 from radix.tokens import Ints
 
+Tier: TypeAlias = Literal["device", "host", "disk"]
+
 
 @dataclass(frozen=True, slots=True)
 class BlockStored:
-    """Blocks that can be found from now on, in order along one path.
+    """Blocks that can be found in a tier from now on, in order along one path.
 
     Attributes:
         block_hashes: unsigned 64-bit.
@@ -35,14 +37,16 @@ class BlockStored:
     parent_hash: int | None
     token_ids: Ints
     block_size: int
+    tier: Tier = "device"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRemoved:
-    """Blocks that cannot be found any more, last first."""
+    """Blocks that cannot be found in a tier any more, last first."""
 
     namespace: Namespace
     block_hashes: tuple[int, ...]
+    tier: Tier = "device"
 
 
 BlockEvent: TypeAlias = BlockStored | BlockRemoved

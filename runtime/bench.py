@@ -27,6 +27,7 @@ from runtime.loaded_model import LoadedModel
 from runtime.request import GenerateJob
 from runtime.sampling_params import SamplingParams
 from runtime.step_clock import FORWARD, PARTS, StepRecord
+from runtime.tiers.settings import TierSettings
 from runtime.tree_mirror import TreeMirror
 
 HOST_BATCH = 8
@@ -53,6 +54,7 @@ class BenchConfig:
         chunk: tokens of a prefill step.
         prefills: prefill steps a case.
         temperature: of all requests; 0 is greedy.
+        host_bytes: of a host tier behind the pool, which is full from the start; 0 is none.
     """
 
     pool_tokens: int = 100_000
@@ -63,6 +65,7 @@ class BenchConfig:
     chunk: int = 512
     prefills: int = 4
     temperature: float = 0.0
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Bench:
                 max_batch_tokens=config.chunk,
                 max_running=max(config.batches),
                 record_events=True,
+                tiers=TierSettings(host_bytes=config.host_bytes),
             ),
         )
         self.engine.after_step.append(KvEventHub("bench").collect)

@@ -9,6 +9,7 @@ import typer
 from radix.errors import InvalidArgument
 from radix.output import JSON_HELP, check_json_target, write_json
 from radix.sizes import parse_tokens
+from runtime.sizes import parse_size
 
 
 def bench(
@@ -23,6 +24,7 @@ def bench(
     temperature: Annotated[
         float, typer.Option(min=0, metavar="T", help="Of all requests; 0 is greedy, which samples fastest.")
     ] = 0.0,
+    host_cache: Annotated[str, typer.Option(metavar="SIZE", help="As for serve: what a host tier costs.")] = "0",
     json: Annotated[str | None, typer.Option(metavar="FILE", show_default=False, help=JSON_HELP)] = None,
 ) -> None:
     """Measure the engine in this process: what a step costs beside the model, decode by batch size, and prefill.
@@ -43,7 +45,7 @@ def bench(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     check_json_target(json)
-    config = _config(pool, context, batches, steps, temperature)
+    config = _config(pool, context, batches, steps, temperature, host_cache)
     # Loading torch takes seconds, so it waits until the options are known to be good.
     from runtime.bench import BenchConfig, run
     from runtime.errors import RuntimeServiceError
@@ -69,7 +71,7 @@ def bench(
         _print(Console(), result)
 
 
-def _config(pool: str, context: str, batches: str, steps: int, temperature: float) -> dict[str, Any]:
+def _config(pool: str, context: str, batches: str, steps: int, temperature: float, host: str) -> dict[str, Any]:
     pool_tokens = _tokens(pool, "--pool")
     length = _tokens(context, "--context")
     sizes = tuple(dict.fromkeys(_tokens(part, "--batches") for part in batches.split(",")))
@@ -86,7 +88,15 @@ def _config(pool: str, context: str, batches: str, steps: int, temperature: floa
         "batches": sizes,
         "steps": steps,
         "temperature": temperature,
+        "host_bytes": _bytes(host),
     }
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as bad:
+        raise typer.BadParameter(str(bad), param_hint="--host-cache") from None
 
 
 def _tokens(text: str, option: str) -> int:

@@ -12,7 +12,7 @@ from radixloop.v1 import common_pb2, events_pb2
 
 from radix import BlockStored
 from runtime.errors import InvalidRequest, ShuttingDown
-from runtime.kv_events import AllBlocksCleared, CacheEvent, EventBatch, HistoryGone, KvEventHub, Snapshot
+from runtime.kv_events import AllBlocksCleared, CacheEvent, EventBatch, HistoryGone, KvEventHub, Snapshot, medium_in
 from runtime.replies import namespace_message
 
 DEFAULT_HEARTBEAT_S = 5.0
@@ -148,7 +148,7 @@ def _parts(event: BlockStored) -> Iterator[BlockStored]:
     for start in range(0, len(event.block_hashes), blocks):
         hashes = event.block_hashes[start : start + blocks]
         tokens = event.token_ids[start * event.block_size : (start + len(hashes)) * event.block_size]
-        yield BlockStored(event.namespace, hashes, parent, tokens, event.block_size)
+        yield BlockStored(event.namespace, hashes, parent, tokens, event.block_size, event.tier)
         parent = hashes[-1]
 
 
@@ -174,8 +174,9 @@ def _event_message(event: CacheEvent, medium: str) -> events_pb2.CacheEvent:
             parent_hash=event.parent_hash,
             token_ids=common_pb2.TokenIds(le_int32=event.token_ids.astype(np.dtype("<i4")).tobytes()),
             block_size=event.block_size,
-            medium=medium,
+            medium=medium_in(event.tier, medium),
         )
         return events_pb2.CacheEvent(stored=stored)
-    removed = events_pb2.BlocksRemoved(namespace=namespace, block_hashes=event.block_hashes, medium=medium)
+    place = medium_in(event.tier, medium)
+    removed = events_pb2.BlocksRemoved(namespace=namespace, block_hashes=event.block_hashes, medium=place)
     return events_pb2.CacheEvent(removed=removed)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from radix import BlockRemoved, BlockStored, PrefixStore
+from radix.block_events import Tier
+from radix.cold.announcer import Announcer
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class EventBatch:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that is cached after the batch `sequence`, parents first."""
+    """Everything that is cached after the batch `sequence`, in the pool parents first."""
 
     sequence: int
     timestamp: float
@@ -54,6 +56,14 @@ class Snapshot:
 def medium_of(device: str) -> str:
     """Where vLLM would say that the KV of a model on `device` lies."""
     return "CPU" if device == "cpu" else "GPU"
+
+
+def medium_in(tier: Tier, device_medium: str) -> str:
+    """What the medium of a tier is called beside a pool in `device_medium`, as vLLM and SGLang name them.
+
+    Beside a pool that is in the CPU's memory itself, host memory goes by SGLang's name: two places need two names.
+    """
+    return {"device": device_medium, "host": "CPU" if device_medium != "CPU" else "CPU_PINNED", "disk": "DISK"}[tier]
 
 
 class HistoryGone(LookupError):
@@ -84,20 +94,24 @@ class KvEventHub:
         self._next = 0
         self._closed = False
         self._wakers: list[Callable[[], None]] = []
+        # What lies behind the pool, where anything does.
+        self.behind: Announcer | None = None
         self._append((AllBlocksCleared(),))
 
     # On the engine thread
 
     def collect(self, store: PrefixStore) -> None:
         """Number what happened in `store` since the last call, if anything did."""
-        events = store.events()
+        # A reader that knows of one place only is to be left with the pool's, where a block is in both.
+        events = [*(self.behind.take() if self.behind is not None else ()), *store.events()]
         if events:
             self._append(tuple(events))
 
     def snapshot(self, store: PrefixStore) -> Snapshot:
         """What would rebuild the tree as of the last batch."""
         self.collect(store)
-        return Snapshot(self._next - 1, self._clock(), tuple(store.event_snapshot()))
+        behind = self.behind.snapshot() if self.behind is not None else []
+        return Snapshot(self._next - 1, self._clock(), (*store.event_snapshot(), *behind))
 
     # On any thread
 

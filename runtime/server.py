@@ -170,6 +170,8 @@ class Runtime:
         self._zmq: ZmqPublisher | None = None
         if self._events is not None:
             self._engine.after_step.append(self._events.collect)
+            if self._engine.tiers is not None:
+                self._events.behind = self._engine.tiers.announcer()
             if config.kv_events == "zmq":
                 self._zmq = zmq_publisher(config, self._events, self._engine, loaded.info)
         wakeups = WakeUps(asyncio.get_running_loop())

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from radix import BlockStored
-from runtime.kv_events import AllBlocksCleared, CacheEvent
+from runtime.kv_events import AllBlocksCleared, CacheEvent, medium_in
 
 Layout: TypeAlias = Literal["map", "array"]
 
@@ -40,11 +40,11 @@ def _fields(event: CacheEvent, medium: str) -> dict[str, Any]:
             "token_ids": event.token_ids.tolist(),
             "block_size": event.block_size,
             "lora_id": None,
-            "medium": medium,
+            "medium": medium_in(event.tier, medium),
             "lora_name": event.namespace.adapter,
             "extra_keys": _extra_keys(event),
         }
-    return {"type": "BlockRemoved", "block_hashes": event.block_hashes, "medium": medium}
+    return {"type": "BlockRemoved", "block_hashes": event.block_hashes, "medium": medium_in(event.tier, medium)}
 
 
 def _without_defaults(event: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Names of blocks by content: a digest over everything that comes before a block.
 
-All blocks at one place of the tree's paths share their digest and differ in their tokens. A digest is 128 bits of
-BLAKE2b over the tokens so far, keyed by the namespace, whose parts are typed.
+All blocks at one place of the tree's paths share their digest and differ in their tokens. A digest is 128 bits, keyed
+by the namespace, whose parts are typed: the hash by which KV events name the block before, and 64 bits of BLAKE2b that
+are chained through whole digests.
 """
 
 from __future__ import annotations
@@ -16,23 +17,56 @@ from radix.observers import TreeObserver
 from radix.tokens import Ints
 
 TOKEN_BYTES = 4
-_DIGEST_BYTES = 16
+_HALF = 8
 # Paths whose digests are kept. Eviction comes back to a leaf once for each of its marks.
 _PATHS_KEPT = 64
 
 
 class PathHash:
-    """The running digest of a path."""
+    """The running digest of a path of blocks.
 
-    __slots__ = ("_state",)
+    Args:
+        after: the digest to go on from; None begins a path.
 
-    def __init__(self, scope: bytes) -> None:
-        self._state = blake2b(key=scope, digest_size=_DIGEST_BYTES)
+    Attributes:
+        digest: of all blocks so far, 16 bytes.
+    """
+
+    __slots__ = ("_event", "_own", "_root", "digest")
+
+    def __init__(self, scope: bytes, after: bytes | None = None) -> None:
+        self._event = blake2b(key=scope, digest_size=_HALF)
+        self._own = blake2b(key=scope, digest_size=_HALF, person=b"path")
+        self._root = bytes(_HALF) + self._own.digest()
+        self.digest = self._root if after is None else after
+
+    @property
+    def empty(self) -> bool:
+        return self.digest == self._root
+
+    @property
+    def block_hash(self) -> int:
+        """The last block's name in KV events."""
+        return int.from_bytes(self.digest[:_HALF], "big")
 
     def add(self, tokens: bytes) -> bytes:
-        """Append tokens (little-endian int32); return the digest of all so far, 16 bytes."""
-        self._state.update(tokens)
-        return self._state.digest()
+        """Append a block's tokens (little-endian int32); return the digest of all so far."""
+        if not tokens:
+            return self.digest
+        event, own = self._event.copy(), self._own.copy()
+        if not self.empty:
+            event.update(self.digest[:_HALF])
+        event.update(tokens)
+        own.update(self.digest)
+        own.update(tokens)
+        self.digest = event.digest() + own.digest()
+        return self.digest
+
+    def skip(self, tokens: bytes, step: int) -> bytes:
+        """Append blocks of `step` bytes each; return the digest of all so far."""
+        for start in range(0, len(tokens), step):
+            self.add(tokens[start : start + step])
+        return self.digest
 
 
 def scope_of(namespace: Namespace) -> bytes:
@@ -68,11 +102,11 @@ class PathDigests(TreeObserver):
 
     def _extend(self, known: list[bytes], node: Node, scope: bytes, last: int) -> None:
         step = self._size * TOKEN_BYTES
-        tokens = token_bytes(tokens_of_path(node, 0, (last - 1) * self._size))
-        path = PathHash(scope)
-        have = len(known)
-        known.append(path.add(tokens[: have * step]))
-        known += [path.add(tokens[start : start + step]) for start in range(have * step, len(tokens), step)]
+        path = PathHash(scope, known[-1] if known else None)
+        if not known:
+            known.append(path.digest)
+        tokens = token_bytes(tokens_of_path(node, (len(known) - 1) * self._size, (last - 1) * self._size))
+        known += [path.add(tokens[start : start + step]) for start in range(0, len(tokens), step)]
 
     def _cut(self, node: Node, end: int) -> None:
         known = self._known.get(node)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +68,8 @@ class ColdIndex:
         self.first = self.second = -1
         self._choose_targets()
         self.entries = 0
+        # Told of each entry that a tier has from now on, or has no more.
+        self.watcher: Callable[[Entry, int], None] | None = None
         # Scopes that were flushed, None for all, since whoever keeps records of them asked last.
         self._flushed: list[bytes | None] = []
 
@@ -93,7 +95,7 @@ class ColdIndex:
         path = PathHash(scope)
         index = start // self.block_size
         at = index * self._block_bytes
-        parent = path.add(raw[:at])
+        parent = path.skip(raw[:at], self._block_bytes)
         while at < len(raw):
             window = raw[at : at + self._block_bytes]
             entry, shared = self._find(parent, window)
@@ -191,6 +193,7 @@ class ColdIndex:
         entry.slots[tier] = slot
         entry.ready |= 1 << tier
         self.tiers[tier].queue(entry, spare=entry.fastest < tier)
+        self._changed(entry, tier)
         return entry
 
     def landed(self, entry: Entry, tier: int, *, ok: bool = True, spare: bool = False, first: bool = False) -> None:
@@ -200,6 +203,7 @@ class ColdIndex:
             self._drop(entry, tier)
             return
         entry.ready |= 1 << tier
+        self._changed(entry, tier)
         self.tiers[tier].queue(entry, spare=spare, first=first)
         for t in range(tier + 1, len(self.tiers)):
             if entry.is_ready(t):
@@ -341,7 +345,9 @@ class ColdIndex:
     def _drop(self, entry: Entry, tier: int) -> None:
         at = self.tiers[tier]
         at.unqueue(entry)
-        entry.ready &= ~(1 << tier)
+        if entry.is_ready(tier):
+            entry.ready &= ~(1 << tier)
+            self._changed(entry, tier)
         if entry.busy[tier]:
             # Whoever copies it now comes by here again.
             return
@@ -370,7 +376,15 @@ class ColdIndex:
         if not own:
             del self._scopes[entry.scope]
 
+    def _changed(self, entry: Entry, tier: int) -> None:
+        if self.watcher is not None:
+            self.watcher(entry, tier)
+
     # Inspecting
+
+    def of_scope(self, scope: bytes) -> Collection[Entry]:
+        """Return the entries of a namespace."""
+        return self._scopes.get(scope, {}).keys()
 
     def all(self) -> Iterator[Entry]:
         """Yield every entry."""

@@ -23,7 +23,7 @@ from radix.cold import Entry
 from runtime.tiers.checksum import checksum
 from runtime.tiers.host_slots import BadBlock
 
-VERSION = 1
+VERSION = 2
 SUFFIX = ".radixkv"
 _FORMAT = "radixloop-kv"
 _PAGE = 4096

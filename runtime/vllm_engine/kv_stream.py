@@ -14,6 +14,7 @@ from contextlib import aclosing
 from smg_grpc_proto.generated import common_pb2
 
 from radix import BlockRemoved, BlockStored
+from radix.block_events import Tier
 from runtime.event_stream import follow, snapshot_pieces
 from runtime.kv_events import AllBlocksCleared, CacheEvent, EventBatch, KvEventHub, Snapshot
 from runtime.vllm_engine.loads import LoadRecords
@@ -22,6 +23,12 @@ from runtime.vllm_engine.loads import LoadRecords
 TICK_S = 0.1
 # A batch of more (a large cache that is flushed) would pass the 4 MiB that clients take; a snapshot comes in pieces.
 _MOST_BLOCKS = 100_000
+# Wherever the model runs, the pool is what it computes on: to the router the nearest tier, not a copy to fetch.
+_TIERS: dict[Tier, common_pb2.KvCacheTier] = {
+    "device": common_pb2.KV_CACHE_TIER_DEVICE,
+    "host": common_pb2.KV_CACHE_TIER_HOST,
+    "disk": common_pb2.KV_CACHE_TIER_DISK,
+}
 
 
 class KvStream:
@@ -99,11 +106,10 @@ def _blocks(batch: EventBatch) -> int:
 
 
 def _event_message(event_id: int, event: CacheEvent) -> common_pb2.KvCacheEvent:
-    # Wherever the model runs, the pool is what it computes on: to the router the nearest tier, not a copy to fetch.
-    tier = common_pb2.KV_CACHE_TIER_DEVICE
     if isinstance(event, BlockStored):
-        return common_pb2.KvCacheEvent(event_id=event_id, stored=_stored_message(event, tier))
+        return common_pb2.KvCacheEvent(event_id=event_id, stored=_stored_message(event, _TIERS[event.tier]))
     if isinstance(event, BlockRemoved):
+        tier = _TIERS[event.tier]
         removed = common_pb2.KvBlocksRemoved(block_hashes=[_signed(h) for h in event.block_hashes], tier=tier)
         return common_pb2.KvCacheEvent(event_id=event_id, removed=removed)
     return common_pb2.KvCacheEvent(event_id=event_id, cleared=common_pb2.KvCacheCleared())

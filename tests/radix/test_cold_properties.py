@@ -9,8 +9,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from radix import Copy, LeaseRefused, Namespace, OutOfBlocks, PrefixStore, Sequence
+from radix import BlockStored, Copy, LeaseRefused, Namespace, OutOfBlocks, PrefixStore, Sequence, block_hash
 from radix.cold import ColdIndex, ColdTier, Demotion, Move, scope_of
+from radix.cold.announcer import Announcer
 from radix.cold.digests import PathHash, token_bytes
 from radix.cold.invariants import check_cold
 
@@ -41,6 +42,11 @@ class ColdModel:
         keep = random.choice([(0,), (1,), (0, 1), (0, 1)])
         self.index = ColdIndex(SIZE, [tiers[t] for t in keep], clock=self.clock)
         self.store = PrefixStore(self.blocks, SIZE, clock=self.clock, cold=self.index, track_changes=True)
+        assert self.store.demoter is not None
+        places = dict(enumerate(tier.name for tier in self.index.tiers))
+        self.announcer = Announcer(self.index, places, self.store.demoter.namespaces)
+        # By tier and hash: what a reader of the events takes to be there.
+        self.told: set[tuple[str, int]] = set()
         self.device = [[0] * SIZE for _ in range(self.blocks)]
         self.cold = [[[0] * SIZE for _ in range(tier.capacity)] for tier in self.index.tiers]
         self.demotions: list[Demotion] = []
@@ -64,7 +70,7 @@ class ColdModel:
         ids = np.array(tokens, dtype=np.int32)
         scope = scope_of(namespace)
         path = PathHash(scope)
-        parent = path.add(b"")
+        parent = path.digest
         tier = len(self.index.tiers) - 1
         for i, block in enumerate(self.store.blocks_of(ids, namespace).tolist()):
             raw = token_bytes(ids[i * SIZE : (i + 1) * SIZE])
@@ -200,6 +206,28 @@ class ColdModel:
         assert total == stats.total_blocks
         for seq, hashes in self.open:
             self.check_device(seq, hashes)
+        self.check_events()
+
+    def check_events(self) -> None:
+        """Who applies the events knows every full block of every tier, also one that starts late."""
+        for event in self.announcer.take():
+            for h in event.block_hashes:
+                assert ((event.tier, h) in self.told) != isinstance(event, BlockStored)
+                self.told ^= {(event.tier, h)}
+            if isinstance(event, BlockStored):
+                assert event.block_hashes == (block_hash(event.namespace, event.parent_hash, event.token_ids),)
+        assert {(event.tier, *event.block_hashes) for event in self.announcer.snapshot()} == self.told
+        present: set[tuple[str, int]] = set()
+        assert self.store.demoter is not None
+        for namespace in self.store.demoter.namespaces:
+            for entry in self.index.of_scope(scope_of(namespace)):
+                if len(entry.tokens) == SIZE * 4:
+                    path = PathHash(entry.scope, entry.parent)
+                    path.add(entry.tokens)
+                    held = (tier.name for t, tier in enumerate(self.index.tiers) if entry.is_ready(t))
+                    present |= {(name, path.block_hash) for name in held}
+        assert present == self.told
+        self.done["told"] += len(present)
 
     def run(self, steps: int) -> None:
         rules = [self.write, self.land, self.move_down, self.land_move, self.close, self.evict]

@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 QUESTION = "What do the modules prompts.py and words.py hold, and how long are they?"
 # A model of 135 million parameters calls the tool that it must, and answers when it may call none.
@@ -40,11 +40,11 @@ def count_lines(name: Module) -> str:
 TOOLS: dict[str, Callable[..., str]] = {"read_module": read_module, "count_lines": count_lines}
 PARAMETERS: dict[str, Any] = {
     "type": "object",
-    "properties": {"name": {"type": "string", "enum": ["prompts.py", "words.py"], "description": "The module."}},
+    "properties": {"name": {"type": "string", "enum": list(get_args(Module)), "description": "The module."}},
     "required": ["name"],
     "additionalProperties": False,
 }
-DESCRIPTIONS = {"read_module": "Read how a module begins.", "count_lines": "Count the lines of a module."}
+DESCRIPTIONS = {name: str(function.__doc__).splitlines()[0] for name, function in TOOLS.items()}
 FUNCTIONS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "description": DESCRIPTIONS[name], "parameters": PARAMETERS}}
     for name in TOOLS

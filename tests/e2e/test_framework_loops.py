@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from agent_client.examples.loop import FORCED, TOOLS, Turn
+from agent_client.examples.loop import FORCED, TOOLS, Module, Turn
 
 from .conftest import RunningServer
 from .gateway_process import running_gateway
@@ -45,7 +46,7 @@ def turns_of(name: str, url: str) -> list[Turn]:
 def assert_tools_ran(turns: list[Turn]) -> None:
     for turn in turns:
         assert any(turn.said.startswith(tool) for tool in TOOLS)
-        (module,) = (name for name in ("prompts.py", "words.py") if name in turn.said.split("}")[0])
+        (module,) = (name for name in get_args(Module) if name in turn.said.split("}")[0])
         text = (MODULES / module).read_text(encoding="utf-8")
         assert f"{module} has {len(text.splitlines())} lines" in turn.said or text[:80] in turn.said
 

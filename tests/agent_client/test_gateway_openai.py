@@ -207,7 +207,7 @@ def test_several_prompts_run_side_by_side(http: httpx.Client, scripted: ToyRunti
         (CHAT, {"max_tokens": 1.5}, "max_tokens"),
         (CHAT, {"stream": 1}, "stream"),
         (CHAT, {"stop": [1]}, "stop[0]"),
-        (CHAT, {"seed": -1}, "seed"),
+        (CHAT, {"seed": 2**64}, "seed"),
         (CHAT, {"max_tokens": "3"}, "max_tokens"),
         (CHAT, {"n": 2**70}, "n"),
         (CHAT, {"prompt_cache_key": 5}, "prompt_cache_key"),

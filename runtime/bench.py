@@ -8,6 +8,7 @@ the store without a forward pass, so their KV is made up; a step takes the same 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -153,6 +154,15 @@ class Bench:
                 kv.keys[blocks] = _KV
                 kv.values[blocks] = _KV
 
+        needed = -(-len(tokens) // self._config.block_size)
+
+        def has_room(store: PrefixStore) -> bool:
+            store.evict(max(0, needed - store.free_blocks - store.leaving_blocks))
+            return store.free_blocks >= needed
+
+        # What goes down to a tier comes free a moment later.
+        while not self.engine.call(has_room).result():
+            time.sleep(0.001)
         self.engine.call(write).result()
 
     def _run(self, readers: Readers, prompts: Sequence[Ints], max_tokens: int) -> list[StepRecord]:

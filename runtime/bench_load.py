@@ -77,6 +77,9 @@ def fill(store: PrefixStore, prompts: Prompts, namespace: Namespace) -> None:
     for history, turn in prompts.sessions(store.num_blocks * store.block_size):
         # As an agent's call does: its reply is a third of the turn that it adds.
         tokens = np.concatenate([history, turn])
+        if store.demoter is not None and store.free_blocks * store.block_size < len(tokens):
+            # Full: what would go down to a tier is not free at once.
+            return
         remember(store, tokens, namespace, prompt=len(tokens) - len(turn) // 3)
         if store.stats().evicted_blocks:
             return

@@ -7,7 +7,7 @@ a restart are told when somebody first asks for their namespace.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 
 import numpy as np
 
@@ -26,22 +26,23 @@ class Announcer:
         namespaces: those that were used so far; it grows.
     """
 
-    def __init__(self, index: ColdIndex, places: Mapping[int, Tier], namespaces: Collection[Namespace]) -> None:
+    def __init__(self, index: ColdIndex, places: Mapping[int, Tier], namespaces: Set[Namespace]) -> None:
         self._index = index
         self._places = dict(places)
         self._namespaces = namespaces
+        self._seen: set[Namespace] = set()
         self._known: dict[bytes, Namespace] = {}
         self._events: list[BlockEvent] = []
         index.watcher = self._changed
 
     def take(self) -> list[BlockEvent]:
         """Return the events since the last call, in order."""
-        if len(self._known) < len(self._namespaces):
-            for namespace in self._namespaces:
+        if len(self._seen) < len(self._namespaces):
+            for namespace in self._namespaces - self._seen:
                 scope = scope_of(namespace)
-                if scope not in self._known:
-                    self._known[scope] = namespace
-                    self._events += self._all(namespace, scope)
+                self._seen.add(namespace)
+                self._known[scope] = namespace
+                self._events += self._all(namespace, scope)
         events, self._events = self._events, []
         return events
 

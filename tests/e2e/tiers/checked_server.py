@@ -145,6 +145,8 @@ def _serve() -> None:
     def answer() -> None:
         for _ in sys.stdin:
             print(json.dumps(engines[0].call(books).result()), flush=True)
+        # Whoever asked is gone.
+        os.kill(os.getpid(), signal.SIGTERM)
 
     runtime.server.Engine = Watched  # type: ignore[misc]
     threading.Thread(target=answer, daemon=True).start()

@@ -319,8 +319,8 @@ static void read_keys(const struct attention *step, const char **records, const 
     unpack_turned(wide, kind, dim, &scales, turned);
 }
 
-/* Whether the keys of all KV heads of a task are turned at once: they lie side by side, and memory is read from one end
- * to the other nearly twice as fast as head by head. With many rows reading is not what takes the time. */
+/* Whether the keys of all KV heads of a task are turned at once: they lie side by side, and memory that is read from one
+ * end to the other comes faster. With many rows reading is not what takes the time. */
 INLINE int turned_at_once(const struct attention *step, const struct task *task, int groups) {
     return LANES == 16 && task->heads > 1 && groups < SPREAD && step->key_kind == FLOAT32 && step->key_dim % 16 == 0;
 }

@@ -12,7 +12,7 @@ import torch
 
 from radix.kv_bytes import PRECISIONS
 from runtime.errors import InvalidRequest
-from runtime.kv.quality.comparison import Lane, Score, compare, time_decoding
+from runtime.kv.quality.comparison import DECODE_STEPS, Lane, Score, compare, time_decoding
 from runtime.kv.quality.recall import CALL_CONTEXT, CALL_TOKENS, DEPTHS, needles, tool_calls
 from runtime.kv.quality.texts import Text, chats, texts
 from runtime.kv.settings import KVSettings
@@ -42,6 +42,8 @@ def measure_quality(
     """Everything that `radix-runtime quality` reports. Raises InvalidRequest."""
     if loaded.tokenizer is None:
         raise InvalidRequest("model", loaded.info.name, "has no tokenizer, so it can read no text")
+    if min(config.contexts) <= DECODE_STEPS:
+        raise InvalidRequest("contexts", min(config.contexts), f"must be at least {DECODE_STEPS + 1} tokens")
     room = max([*config.contexts, *(length + _NEEDLE_ROOM for length in config.needle_contexts)])
     if config.calls:
         room = max(room, CALL_CONTEXT + CALL_TOKENS)
@@ -50,7 +52,8 @@ def measure_quality(
         raise InvalidRequest("contexts", room, f"the model's context ends at {limit}; needles add {_NEEDLE_ROOM}")
     found = texts(config.kinds, config.loops)
     lanes = [Lane.of("fp32", loaded.repack(KVSettings("fp32")), room)]
-    lanes += [Lane.of(name, loaded.repack(kv), room) for name, kv in config.settings.items()]
+    # What all are compared with is there already.
+    lanes += [Lane.of(name, loaded.repack(kv), room) for name, kv in config.settings.items() if name != "fp32"]
     _compare(lanes, loaded, found, config, progress)
     hits = _needles(lanes, loaded, found[0], config, progress)
     calls = {}

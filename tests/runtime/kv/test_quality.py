@@ -55,7 +55,8 @@ def test_a_report_comes_out_the_same_twice(tiny: LoadedModel) -> None:
 
 @pytest.mark.slow
 def test_needles_and_calls_are_counted(tiny: LoadedModel) -> None:
-    report = measure_quality(tiny, config(needle_contexts=[64], settings=named_settings("int8", "none")))
+    report = measure_quality(tiny, config(needle_contexts=[64], settings=named_settings("fp32,int8", "none")))
+    assert [row["kv_dtype"] for row in report["dtypes"]] == ["fp32", "int8"]
     for row in report["dtypes"]:
         assert row["needles"]["asked"] == 5
         assert sum(row["needles"]["by_depth"].values()) == row["needles"]["found"]
@@ -98,6 +99,7 @@ def test_recorded_calls_are_calls() -> None:
     [
         ({"kinds": ["poems"]}, "text is 'poems'"),
         ({"contexts": [10**6]}, "contexts is 1000000"),
+        ({"contexts": [64, 24]}, "contexts is 24: must be at least 25"),
         ({"calls": 1, "loops": Path("nowhere.jsonl")}, "loops is 'nowhere.jsonl'"),
     ],
 )

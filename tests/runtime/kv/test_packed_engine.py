@@ -45,7 +45,9 @@ def written_by_torch() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["fp8_e4m3", "int4", "int8/int4"])
+@pytest.fixture(
+    scope="module", params=["int4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fp8_e4m3", "int8/int4"))]
+)
 def bits(request: pytest.FixtureRequest, tiny_model: Path) -> BitWork:
     loaded = load_model(str(tiny_model), dtype="fp32", device="cpu", deterministic=True)
     packed = loaded.repack(SETTINGS[request.param])
@@ -78,7 +80,10 @@ def answers(loaded: LoadedModel, work: Workload) -> Workload:
     return replace(work, loaded=loaded, expected=expected, gaps=gaps, tie=TIE)
 
 
-@pytest.fixture(scope="module", params=SETTINGS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name == "fp8_e4m3" else pytest.mark.slow) for name in SETTINGS],
+)
 def work(request: pytest.FixtureRequest, tiny: LoadedModel) -> Workload:
     packed = tiny.repack(SETTINGS[request.param])
     with written_by_torch():
@@ -95,6 +100,6 @@ def test_the_same_tokens(work: Workload, case: Callable[[Workload], None]) -> No
 
 # With one token a step there is no room for a draft.
 @pytest.mark.parametrize("case", [case for case in token_equality.CASES if case is not chunks_of_one])
-@pytest.mark.parametrize("work", ["int4", "int8/int4"], indirect=True)
+@pytest.mark.parametrize("work", ["int4", pytest.param("int8/int4", marks=pytest.mark.slow)], indirect=True)
 def test_the_same_tokens_with_drafts(work: Workload, case: Callable[[Workload], None]) -> None:
     case(replace(work, config=FORCED))

@@ -49,7 +49,7 @@ def quality(
     speed. With the default model and all precisions it takes about ten minutes on two cores: name fewer to be quicker.
 
     What it said of SmolLM2: int8 serves code, chat, maths and tools; int4 is for pools that must hold more tokens, and
-    costs most in long code and chat. Other models differ (docs/capacity.md): measure yours.
+    costs most in prose and in long code and chat. Other models differ (docs/capacity.md): measure yours.
 
     Examples:
 

@@ -145,7 +145,7 @@ class ServeConfig(BaseModel):
         POOL,
         "Precision of cached keys and values: auto (the weights'), fp32, bf16, fp16, fp8_e4m3, int8 or int4. int8 "
         "takes 0.26 of fp32's bytes and serves code, chat and maths alike; int4 takes 0.16, where the number of cached "
-        "tokens decides, and costs most in long code and chat.",
+        "tokens decides, and costs most in prose and in long code and chat.",
         metavar="DTYPE",
     )
     k_dtype: str | None = setting(None, POOL, "Precision of keys alone.", metavar="DTYPE", shown="from --kv-dtype")

@@ -31,7 +31,7 @@ from tests.tiny_llama import save_tiny_llama
 PROMPTS = 48
 OUTPUT = 6
 CLIENTS = 3
-START_S = 60.0
+START_S = 120.0
 # Of the kills, so many come while the server saves, and so many while it starts.
 SAVING, STARTING = 0.3, 0.1
 FLAGS = ("--block-size", "16", "--num-blocks", "96", "--port", "0", "--metrics-port", "off", "--log-level", "error")

@@ -23,13 +23,13 @@ from radix.bench import machine
 from runtime.bench_load import Ints, Prompts, Readers, fill, remember
 from runtime.engine import Engine
 from runtime.engine_config import EngineConfig
-from runtime.kv_events import KvEventHub
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
+from runtime.monitoring.step_clock import FORWARD, PARTS, StepRecord
+from runtime.publishing.kv_events import KvEventHub
+from runtime.publishing.tree_mirror import TreeMirror
 from runtime.request import GenerateJob
-from runtime.sampling_params import SamplingParams
-from runtime.step_clock import FORWARD, PARTS, StepRecord
+from runtime.sampling.sampling_params import SamplingParams
 from runtime.tiers.settings import TierSettings
-from runtime.tree_mirror import TreeMirror
 
 HOST_BATCH = 8
 # Of a shared context, what each row has to itself.

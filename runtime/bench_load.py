@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from radix import Namespace, PrefixStore
 from runtime.engine import Engine, Handle
 from runtime.events import FailedEvent, FinishedEvent, StartedEvent
-from runtime.replies import ReplyWriter
 from runtime.request import GenerateJob
-from runtime.stream_buffer import StreamBuffer
-from runtime.wakeups import WakeUps
+from runtime.services.replies import ReplyWriter
+from runtime.services.stream_buffer import StreamBuffer
+from runtime.services.wakeups import WakeUps
 
 Ints = NDArray[np.int32]
 

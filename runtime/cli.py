@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from runtime.cli_backends import backends
-from runtime.cli_bench import bench
-from runtime.cli_quality import quality
-from runtime.cli_simulate import simulate
-from runtime.cli_verify import verify
+from runtime.commands.backends import backends
+from runtime.commands.bench import bench
+from runtime.commands.quality import quality
+from runtime.commands.simulate import simulate
+from runtime.commands.verify import verify
 from runtime.config import ServeConfig, build_config
 from runtime.settings import BadConfig, flag_help
 

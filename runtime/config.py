@@ -19,7 +19,7 @@ from radix.eviction import DEFAULT_POLICY, POLICIES
 from runtime.access.addresses import refuse_in_the_clear
 from runtime.errors import InvalidRequest
 from runtime.kv.settings import KVSettings
-from runtime.scheduling_order import DEFAULT_HOLD_BACK_S, DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
+from runtime.scheduling.scheduling_order import DEFAULT_HOLD_BACK_S, DEFAULT_ORDER, DEFAULT_PASSES, ORDERS
 from runtime.settings import BadConfig, explain, setting
 from runtime.sizes import PoolMemory, Size, parse_disk, parse_quota
 from runtime.tiers.settings import TierSettings, check_kept

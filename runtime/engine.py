@@ -14,26 +14,26 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from radix import PrefixStore, Verdict
-from runtime.admission import AdmissionGate
-from runtime.batch import BatchItem
-from runtime.choice_output import ChoiceOutput
 from runtime.counters import EngineCounters
-from runtime.drafter import Drafter
+from runtime.drafting.drafter import Drafter
 from runtime.engine_config import EngineConfig
 from runtime.errors import EngineFailed, RequestCancelled, ShuttingDown
 from runtime.events import Event, FailedEvent, FinishedEvent, RequestRecord, StartedEvent
+from runtime.execution.batch import BatchItem
+from runtime.execution.logit_rows import LogitRows
+from runtime.execution.model_runner import ModelRunner
 from runtime.grammar import GrammarBooks, MaskWorker
 from runtime.hit_verifier import HitVerifier
 from runtime.inbox import Inbox
-from runtime.kv_pool import KVPool
-from runtime.loaded_model import LoadedModel
-from runtime.logit_rows import LogitRows
-from runtime.model_runner import ModelRunner
-from runtime.program_door import ProgramDoor
+from runtime.kv.kv_pool import KVPool
+from runtime.models.loaded_model import LoadedModel
+from runtime.monitoring.step_clock import StepClock, StepRecord
 from runtime.request import GenerateJob, Request, Run
-from runtime.sampler import SampledToken, TokenSampler, sample_rows
-from runtime.scheduler import Scheduler, StepPlan
-from runtime.step_clock import StepClock, StepRecord
+from runtime.sampling.choice_output import ChoiceOutput
+from runtime.sampling.sampler import SampledToken, TokenSampler, sample_rows
+from runtime.scheduling.admission import AdmissionGate
+from runtime.scheduling.program_door import ProgramDoor
+from runtime.scheduling.scheduler import Scheduler, StepPlan
 from runtime.tiers.opening import open_tiers
 
 log = logging.getLogger(__name__)

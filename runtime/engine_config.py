@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from radix.eviction import DEFAULT_POLICY
-from runtime.drafts import DraftSettings
-from runtime.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES
+from runtime.drafting.drafts import DraftSettings
+from runtime.scheduling.scheduling_order import DEFAULT_ORDER, DEFAULT_PASSES
 from runtime.tiers.settings import TierSettings
 
 
@@ -19,8 +19,8 @@ class EngineConfig:
         max_batch_tokens: tokens that one forward pass computes at most.
         max_running: choices that run at once.
         max_queue: requests that wait at most.
-        order, passes, max_itl_s: see `runtime.scheduler.Scheduler`.
-        hold_back_s: see `wait_s` of `runtime.program_door.ProgramDoor`; 0 is no door.
+        order, passes, max_itl_s: see `runtime.scheduling.scheduler.Scheduler`.
+        hold_back_s: see `wait_s` of `runtime.scheduling.program_door.ProgramDoor`; 0 is no door.
         drafts: None verifies none.
         leasable_share: of the pool, how much leases may cover together.
         record_events: keep block events for whoever takes them with `call(PrefixStore.events)`.

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from radix import Verdict
-from runtime.sampler import SampledToken
+from runtime.sampling.sampler import SampledToken
 
 
 class FinishReason(Enum):

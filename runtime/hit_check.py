@@ -12,9 +12,9 @@ from runtime.engine import Engine
 from runtime.engine_config import EngineConfig
 from runtime.events import Event, FailedEvent, FinishedEvent
 from runtime.hit_verifier import MAX_REPLY, VerifyBooks
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.request import GenerateJob
-from runtime.sampling_params import SamplingParams
+from runtime.sampling.sampling_params import SamplingParams
 
 _BLOCK = 16
 _POLL_S = 0.05

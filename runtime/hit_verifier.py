@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from runtime.attention.deterministic import DeterministicAttention
-from runtime.batch import BatchItem
-from runtime.loaded_model import LoadedModel
-from runtime.model_runner import ModelRunner
-from runtime.probe import HALF_TOLERANCE, TOLERANCE
+from runtime.execution.batch import BatchItem
+from runtime.execution.model_runner import ModelRunner
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.probe import HALF_TOLERANCE, TOLERANCE
 from runtime.request import Run
 
 log = logging.getLogger(__name__)

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radix import Namespace, Promotion, Sequence, Verdict
-from runtime.choice_output import ChoiceOutput
-from runtime.draft_control import RunRecord
-from runtime.drafts import Draft
+from runtime.drafting.draft_control import RunRecord
+from runtime.drafting.drafts import Draft
 from runtime.events import Event, RequestRecord, Timing, Usage
 from runtime.grammar import JobGrammar
-from runtime.programs import Program
-from runtime.sampler import TokenSampler
-from runtime.sampling_params import SamplingParams
+from runtime.sampling.choice_output import ChoiceOutput
+from runtime.sampling.sampler import TokenSampler
+from runtime.sampling.sampling_params import SamplingParams
+from runtime.scheduling.programs import Program
 
 if TYPE_CHECKING:
     from runtime.tiers.load import Load

@@ -18,39 +18,39 @@ from runtime.access.addresses import is_loopback_endpoint
 from runtime.access.key_guard import KeyFile
 from runtime.access.server_tls import ServerTls
 from runtime.config import ServeConfig
-from runtime.description import describe
-from runtime.drafts import DraftSettings
-from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from runtime.drafting.drafts import DraftSettings
 from runtime.engine import Engine
 from runtime.engine_config import EngineConfig
 from runtime.errors import RuntimeServiceError
-from runtime.event_metrics import EventMetrics
 from runtime.grammar.desk import GrammarDesk
-from runtime.grpc_server import GrpcServer
 from runtime.histories.metrics import HistoryMetrics
-from runtime.keeping import Keeping, set_quotas
-from runtime.kv_events import KvEventHub, medium_of
-from runtime.loaded_model import LoadedModel, ModelInfo
-from runtime.loader import load_model
+from runtime.kv.pool_size import GIB, check_host_cache, pool_blocks
 from runtime.logs import set_up_logging
-from runtime.metrics import MetricsServer, RuntimeMetrics, check_port
-from runtime.pool_size import GIB, check_host_cache, pool_blocks
-from runtime.prefill_pace import PrefillPace
-from runtime.prompts import PromptEncoder
-from runtime.publisher import RedisPublisher
+from runtime.models.loaded_model import LoadedModel, ModelInfo
+from runtime.models.loader import load_model
+from runtime.monitoring.event_metrics import EventMetrics
+from runtime.monitoring.metrics import MetricsServer, RuntimeMetrics, check_port
+from runtime.monitoring.server_info import ServerInfo
+from runtime.monitoring.verify_metrics import VerifyMetrics
+from runtime.prompting.prompts import PromptEncoder
+from runtime.publishing.description import describe
+from runtime.publishing.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from runtime.publishing.kv_events import KvEventHub, medium_of
+from runtime.publishing.publisher import RedisPublisher
 from runtime.ready_file import Ready, write_ready_file
-from runtime.server_info import ServerInfo
-from runtime.service_context import ServiceContext
+from runtime.retention.keeping import Keeping, set_quotas
+from runtime.scheduling.prefill_pace import PrefillPace
+from runtime.services.grpc_server import GrpcServer
+from runtime.services.service_context import ServiceContext
+from runtime.services.wakeups import WakeUps
 from runtime.settings import BadConfig
 from runtime.stop_signals import StopSignals
 from runtime.tiers.metrics import TierMetrics
 from runtime.tiers.narrow import behind
-from runtime.verify_metrics import VerifyMetrics
 from runtime.vllm_engine import availability
-from runtime.wakeups import WakeUps
 
 if TYPE_CHECKING:
-    from runtime.zmq_publisher import ZmqPublisher
+    from runtime.publishing.zmq_publisher import ZmqPublisher
 
 log = logging.getLogger(__name__)
 
@@ -319,7 +319,7 @@ class Runtime:
 def zmq_publisher(config: ServeConfig, hub: KvEventHub, engine: Engine, info: ModelInfo) -> ZmqPublisher:
     """The ZeroMQ side of the KV events, bound and not yet started. Raises BadConfig."""
     try:
-        from runtime.zmq_publisher import ZmqPublisher
+        from runtime.publishing.zmq_publisher import ZmqPublisher
     except ImportError as error:
         needed = f"zmq needs pyzmq and msgspec ({error}): pip install 'radixloop[events]'"
         raise BadConfig("kv_events", needed) from None

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from runtime.attention.cpu_kernel import flash, join_two
-from runtime.batch import Row, StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import Row, StepPlan
+from runtime.kv.kv_pool import LayerKV
 
 # Queries that attend to each other under one mask; those before them in the chunk are a prefix.
 CAUSAL_QUERIES = 128

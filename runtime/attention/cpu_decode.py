@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from runtime.attention.cpu_kernel import flash, join_many
-from runtime.batch import Row, StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import Row, StepPlan
+from runtime.kv.kv_pool import LayerKV
 
 # A common beginning of fewer tokens than this is not worth a kernel call of its own.
 MIN_SHARED = 128

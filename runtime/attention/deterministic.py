@@ -18,10 +18,10 @@ from torch.nn import functional
 
 from runtime.attention import cpu_kernel
 from runtime.attention.interface import AttentionOptions
-from runtime.batch import Row, StepPlan
 from runtime.errors import ModelRefused
-from runtime.kv_pool import LayerKV
-from runtime.row_invariant import in_full_vectors
+from runtime.execution.batch import Row, StepPlan
+from runtime.kv.kv_pool import LayerKV
+from runtime.models.row_invariant import in_full_vectors
 
 SEGMENT = 256
 # Query rows of one kernel call come in multiples of this; the probe at load proves that they are then independent.

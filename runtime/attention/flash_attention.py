@@ -16,8 +16,8 @@ from runtime.attention.gathered import gather
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.needs import Needs, library, needs_gpu, needs_half, needs_one_dim
 from runtime.attention.paged_layout import PagedLayout, paged_layout
-from runtime.batch import StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import StepPlan
+from runtime.kv.kv_pool import LayerKV
 
 # The page size that version 2 reads in place: its kernels move tiles of up to so many keys.
 FA2_PAGE = 256

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from runtime.attention.paged_layout import PagedLayout, paged_layout
-from runtime.batch import StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import StepPlan
+from runtime.kv.kv_pool import LayerKV
 
 
 def gather(kv: LayerKV, plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor]:

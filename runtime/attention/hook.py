@@ -16,10 +16,10 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from runtime.attention.interface import AttentionBackend, AttentionOptions
-from runtime.batch import StepPlan
 from runtime.errors import ModelRefused
+from runtime.execution.batch import StepPlan
+from runtime.kv.kv_pool import KVPool
 from runtime.kv.writing import KVWriter
-from runtime.kv_pool import KVPool
 
 HOOK = "radixloop_paged"
 

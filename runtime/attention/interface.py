@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
-from runtime.batch import StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import StepPlan
+from runtime.kv.kv_pool import LayerKV
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from runtime.attention.interface import AttentionOptions
 from runtime.attention.native_layout import NativeLayout, native_layout
 from runtime.attention.needs import Needs
 from runtime.attention.proof import disproof
-from runtime.batch import StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import StepPlan
+from runtime.kv.kv_pool import LayerKV
 from runtime.native import NativeUnavailable, load_library
 from runtime.native.records import kept
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from runtime.batch import Row, StepPlan
+from runtime.execution.batch import Row, StepPlan
 
 # Positions that the kernel takes at a time; parts of a context are cut at multiples of it.
 TILE = 64

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtime.batch import StepPlan
+from runtime.execution.batch import StepPlan
 
 
 @dataclass(frozen=True)

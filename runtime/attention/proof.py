@@ -11,9 +11,9 @@ import torch
 from runtime.attention.interface import AttentionBackend, AttentionOptions
 from runtime.attention.needs import Needs
 from runtime.attention.reference import ReferenceAttention
-from runtime.batch import BatchItem, StepPlan
+from runtime.execution.batch import BatchItem, StepPlan
+from runtime.kv.kv_pool import KVPool, LayerKV
 from runtime.kv.precision import LayerShape
-from runtime.kv_pool import KVPool, LayerKV
 
 # Largest distance of an output or a log-sum-exp from the reference's, for numbers of about one.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}

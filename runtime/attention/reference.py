@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from runtime.attention.interface import AttentionOptions
-from runtime.batch import Row, StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import Row, StepPlan
+from runtime.kv.kv_pool import LayerKV
 
 
 class ReferenceAttention:

@@ -10,8 +10,8 @@ from runtime.attention.cpu_chunk import chunk_attention
 from runtime.attention.cpu_decode import DecodeLayout, decode_attention
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.reference import ReferenceAttention
-from runtime.batch import StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import StepPlan
+from runtime.kv.kv_pool import LayerKV
 
 # Fewer queries than this of one sequence are attended like those of as many sequences.
 MIN_CHUNK = 32

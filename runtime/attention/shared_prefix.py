@@ -17,8 +17,8 @@ import torch
 from runtime.attention.cpu_kernel import add_sinks, join_two
 from runtime.attention.interface import AttentionBackend, AttentionOptions
 from runtime.attention.paged_layout import PagedLayout, lay_out, paged_layout
-from runtime.batch import Row, StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import Row, StepPlan
+from runtime.kv.kv_pool import LayerKV
 
 # Keys that need not be read again, from which on two calls and a join may be worth it.
 MIN_SAVED = 2048

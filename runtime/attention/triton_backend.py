@@ -11,9 +11,9 @@ import torch
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.needs import Needs, library, needs_gpu
 from runtime.attention.paged_layout import PagedLayout, paged_layout
-from runtime.batch import StepPlan
+from runtime.execution.batch import StepPlan
+from runtime.kv.kv_pool import LayerKV
 from runtime.kv.packed_view import PackedView
-from runtime.kv_pool import LayerKV
 
 # Rows of the matrix product that the narrowest tensor-core instruction takes.
 MIN_ROWS = 16

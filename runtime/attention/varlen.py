@@ -12,8 +12,8 @@ from runtime.attention.gathered import gather
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.needs import Needs, library, needs_gpu, needs_half, needs_one_dim
 from runtime.attention.paged_layout import paged_layout
-from runtime.batch import StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import StepPlan
+from runtime.kv.kv_pool import LayerKV
 
 _MODULE = "torch.nn.attention.varlen"
 # Flash attention runs under it, which reads (-1, 0) as causal without a window.

@@ -19,14 +19,14 @@ import transformers
 
 from runtime.attention.needs import Needs
 from runtime.errors import RuntimeServiceError
+from runtime.execution.model_runner import ModelRunner
 from runtime.gpu_check import report
 from runtime.gpu_check.correctness import check_backends, check_graphs, check_hits, fill_with_noise
 from runtime.gpu_check.peaks import peaks
 from runtime.gpu_check.plan import FULL, SMALL
 from runtime.gpu_check.shapes import SIZES, build
 from runtime.gpu_check.speed import measure_decode, measure_first_tokens, measure_prefill, measure_shared, pool_tokens
-from runtime.loader import pick_device, pick_dtype
-from runtime.model_runner import ModelRunner
+from runtime.models.loader import pick_device, pick_dtype
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,11 +12,11 @@ from runtime.attention.choice import CANDIDATES
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.needs import Needs
 from runtime.attention.proof import BRANCHES, DECODE, MIXED, TOLERANCE, trial
-from runtime.batch import BatchItem, StepPlan
+from runtime.execution.batch import BatchItem, StepPlan
+from runtime.execution.model_runner import ModelRunner
+from runtime.execution.static_step import StaticStep
 from runtime.gpu_check.peaks import best_seconds
 from runtime.gpu_check.plan import CheckPlan
-from runtime.model_runner import ModelRunner
-from runtime.static_step import StaticStep
 
 _WINDOW, _SOFTCAP = 29, 3.0
 _HEADS, _GROUP = 4, 7

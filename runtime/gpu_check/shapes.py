@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
 
-from runtime.loaded_model import LoadedModel
-from runtime.loader import prepare_model
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import prepare_model
 
 # Decoding behind 32k tokens needs room after them.
 _CONTEXT = 65536

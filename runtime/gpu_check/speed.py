@@ -12,19 +12,19 @@ import torch
 
 from radix import Namespace
 from runtime.attention.choice import CANDIDATES
-from runtime.batch import BatchItem, StepPlan
 from runtime.engine import Engine
 from runtime.engine_config import EngineConfig
 from runtime.events import Event, FailedEvent, FinishedEvent
+from runtime.execution.batch import BatchItem, StepPlan
+from runtime.execution.logit_rows import LogitRows
+from runtime.execution.model_runner import ModelRunner
 from runtime.gpu_check.correctness import branch_items, decode_items
 from runtime.gpu_check.peaks import Peaks, best_seconds
 from runtime.gpu_check.plan import CheckPlan
 from runtime.gpu_check.shapes import Costs
-from runtime.loaded_model import LoadedModel
-from runtime.logit_rows import LogitRows
-from runtime.model_runner import ModelRunner
+from runtime.models.loaded_model import LoadedModel
 from runtime.request import GenerateJob
-from runtime.sampling_params import SamplingParams
+from runtime.sampling.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from radixloop.v1 import inference_pb2
 
-from runtime.convert import json_object
 from runtime.errors import InvalidRequest
 from runtime.grammar.json_schema import prepared
 from runtime.grammar.spec import GrammarSpec
+from runtime.services.convert import json_object
 
 MAX_TEXT_BYTES = 256 << 10
 MAX_REGEX_BYTES = 16 << 10

@@ -11,8 +11,6 @@ from typing import Any
 
 from radixloop.v1 import inference_pb2
 
-from runtime.convert import ChatInput
-from runtime.detokenizer import silent_token_ids
 from runtime.errors import InvalidRequest, ShuttingDown
 from runtime.grammar.books import GrammarBooks
 from runtime.grammar.compiler import GrammarCompiler
@@ -21,8 +19,10 @@ from runtime.grammar.interface import CompiledGrammar
 from runtime.grammar.run_grammar import JobGrammar
 from runtime.grammar.spec import GrammarRefused, GrammarSpec
 from runtime.grammar.tool_rules import tool_rules
-from runtime.loaded_model import ModelInfo
-from runtime.sampling_params import SamplingParams
+from runtime.models.loaded_model import ModelInfo
+from runtime.sampling.detokenizer import silent_token_ids
+from runtime.sampling.sampling_params import SamplingParams
+from runtime.services.convert import ChatInput
 from runtime.tool_calls import CallReader, HeldCalls, StreamedCalls, TextOnly, ToolFormat
 
 

@@ -8,11 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 
 from runtime.errors import EngineFailed
+from runtime.execution.logit_rows import LogitRows
 from runtime.grammar.books import GrammarBooks
 from runtime.grammar.masks import Mask, MaskBuffer
 from runtime.grammar.run_grammar import RunGrammar
 from runtime.grammar.spec import GrammarRefused
-from runtime.logit_rows import LogitRows
 
 # A choice's grammar, and the draft that a step tries behind its last token.
 Row = tuple[RunGrammar | None, Sequence[int]]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.detokenizer import special_token_ids
+from runtime.sampling.detokenizer import special_token_ids
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.detokenizer import special_token_ids
+from runtime.sampling.detokenizer import special_token_ids
 
 
 def continuation_ids(tokenizer: Any, text: str) -> list[int]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from runtime.chat import ChatRenderer
-from runtime.chat_messages import Message
-from runtime.chat_places import ChatPlaces
-from runtime.convert import ChatInput
 from runtime.errors import TemplateRefused
 from runtime.histories.longest_prefix import in_common
+from runtime.prompting.chat import ChatRenderer
+from runtime.prompting.chat_messages import Message
+from runtime.prompting.chat_places import ChatPlaces
+from runtime.services.convert import ChatInput
 
 DROPS_REASONING = "drops_reasoning"
 REWRITES_HISTORY = "rewrites_history"

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from runtime.detokenizer import silent_token_ids
 from runtime.histories.boundaries import Boundaries
 from runtime.histories.continuation import continuation_ids
 from runtime.histories.text_memory import Ids, MemoryBooks, Piece, TextMemory
+from runtime.sampling.detokenizer import silent_token_ids
 
 # Tokens before a reply with which it is decoded: the first token of a text may lose its space.
 _CONTEXT_TOKENS = 8

@@ -7,10 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 
-from runtime.chat import ChatRenderer
-from runtime.chat_messages import Message
-from runtime.chat_places import ChatPlaces
-from runtime.convert import ChatInput
 from runtime.errors import TemplateRefused
 from runtime.histories.drift import (
     DROPS_REASONING,
@@ -20,6 +16,10 @@ from runtime.histories.drift import (
     TemplateDrift,
 )
 from runtime.histories.longest_prefix import in_common
+from runtime.prompting.chat import ChatRenderer
+from runtime.prompting.chat_messages import Message
+from runtime.prompting.chat_places import ChatPlaces
+from runtime.services.convert import ChatInput
 
 # Of the turns before, the last few: each is one more rendering of the chat.
 _TURNS_LOOKED_AT = 4

@@ -10,7 +10,7 @@ from runtime.kv.measured import measured_once
 from runtime.kv.precision import DENSE, KVFormat
 from runtime.kv.sensitivity import choose_raised, measure, sample_tokens
 from runtime.kv.settings import KVSettings, parse_layers
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from radix.kv_bytes import HALVES
 from runtime.kv import sensitivity
 from runtime.kv.precision import KVFormat
 from runtime.kv.sensitivity import Place
-from runtime.weights_cache import cache_root, scratch_folder
+from runtime.models.weights_cache import cache_root, scratch_folder
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ import torch
 from radix.kv_bytes import HALVES, Half, head_bytes
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.reference import attend_row
-from runtime.batch import BatchItem, Row, StepPlan
-from runtime.forward import Forward
+from runtime.execution.batch import BatchItem, Row, StepPlan
 from runtime.kv.packing import Packing
 from runtime.kv.precision import KVFormat, LayerShape
 from runtime.kv.rotation import rotate
+from runtime.models.forward import Forward
 
 # Prose, code, mathematics and a tool's answer, since layers differ in what they mind.
 SAMPLE = """The ferry left the harbour at dawn, an hour late, because the captain would not sail before the fog lifted.

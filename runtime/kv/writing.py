@@ -13,9 +13,9 @@ from typing import Protocol
 import torch
 
 from radix.kv_bytes import HALVES
+from runtime.kv.kv_pool import KVPool
 from runtime.kv.precision import LayerShape
 from runtime.kv.rotation import rotate, rotate_by_sums
-from runtime.kv_pool import KVPool
 from runtime.native import NativeUnavailable
 from runtime.native.kv_writer import NativeWriter
 

@@ -13,7 +13,7 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
-from runtime.weights_cache import cache_root, scratch_folder
+from runtime.models.weights_cache import cache_root, scratch_folder
 
 log = logging.getLogger(__name__)
 

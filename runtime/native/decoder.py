@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-from runtime.decoder_ops import Activation, HeadNorm, RmsNorm, TorchOps
+from runtime.models.decoder_ops import Activation, HeadNorm, RmsNorm, TorchOps
 from runtime.native.library import load_library
 
 _pointer, _long, _int, _float = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float

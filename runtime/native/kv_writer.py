@@ -6,8 +6,8 @@ import ctypes
 
 import torch
 
+from runtime.kv.kv_pool import KVPool
 from runtime.kv.packed_view import PackedView
-from runtime.kv_pool import KVPool
 from runtime.native.compiler import NativeUnavailable
 from runtime.native.library import load_library
 from runtime.native.records import kept

@@ -14,19 +14,19 @@ from radixloop.v1 import cache_pb2, events_pb2
 
 from radix import Namespace, NodeInfo, PrefixStore
 from runtime.access.caller import current_caller
-from runtime.convert import head_tokens, namespace_of
 from runtime.errors import EventsOff
-from runtime.event_stream import first_wanted, heartbeat_of, watch
 from runtime.events import FailedEvent, FinishedEvent
-from runtime.kv_events import medium_of
-from runtime.prompts import KnownTexts
-from runtime.replies import namespace_message, usage_message
+from runtime.prompting.prompts import KnownTexts
+from runtime.publishing.event_stream import first_wanted, heartbeat_of, watch
+from runtime.publishing.kv_events import medium_of
 from runtime.request import GenerateJob
-from runtime.service_context import ServiceContext
+from runtime.services.convert import head_tokens, namespace_of
 from runtime.services.explanations import ExplanationCalls
 from runtime.services.leases import LeaseCalls
-from runtime.status import answering
-from runtime.stream_buffer import StreamBuffer
+from runtime.services.replies import namespace_message, usage_message
+from runtime.services.service_context import ServiceContext
+from runtime.services.status import answering
+from runtime.services.stream_buffer import StreamBuffer
 from runtime.tiers.books import TierBooks
 
 Call = grpc.aio.ServicerContext[Any, Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from radixloop.v1 import common_pb2
 
 from radix import Verdict
-from runtime.convert import Tokens
 from runtime.histories.drift import (
     DROPS_REASONING,
     READS_THE_CLOCK,
@@ -13,8 +12,9 @@ from runtime.histories.drift import (
     REWRITES_HISTORY,
     TemplateDrift,
 )
-from runtime.prompts import EncodedPrompt, PromptEncoder
-from runtime.verdicts import BRANCHES_TOLD, diverged
+from runtime.prompting.prompts import EncodedPrompt, PromptEncoder
+from runtime.services.convert import Tokens
+from runtime.services.verdicts import BRANCHES_TOLD, diverged
 
 _KINDS = {
     DROPS_REASONING: common_pb2.DRIFT_KIND_DROPS_REASONING,

@@ -11,15 +11,15 @@ import numpy as np
 from radixloop.v1 import cache_pb2, cache_pb2_grpc
 
 from runtime.access.caller import current_caller
-from runtime.convert import namespace_of
-from runtime.convert_retention import public_tokens, within_context
 from runtime.errors import InvalidRequest
-from runtime.prompts import EncodedPrompt, KnownTexts
+from runtime.prompting.prompts import EncodedPrompt, KnownTexts
 from runtime.request import GenerateJob
-from runtime.service_context import ServiceContext
+from runtime.services.convert import namespace_of
+from runtime.services.convert_retention import public_tokens, within_context
 from runtime.services.divergence import divergence
-from runtime.status import answering
-from runtime.verdicts import cached_tokens, verdict_message
+from runtime.services.service_context import ServiceContext
+from runtime.services.status import answering
+from runtime.services.verdicts import cached_tokens, verdict_message
 
 Call = grpc.aio.ServicerContext[Any, Any]
 

@@ -14,20 +14,20 @@ from radixloop.v1 import inference_pb2, inference_pb2_grpc
 
 from radix import Namespace
 from runtime.access.caller import current_caller
-from runtime.convert import checked_id, namespace_of, sampling_params
-from runtime.convert_retention import conversation_ends, conversation_name, priority, public_tokens
 from runtime.errors import InvalidRequest
 from runtime.events import DeltaEvent, FailedEvent, FinishedEvent, StartedEvent
-from runtime.keeping import conversation_holder, session_holder
-from runtime.prompts import EncodedPrompt, KnownTexts
-from runtime.replies import ReplyWriter, token_ids
+from runtime.prompting.prompts import EncodedPrompt, KnownTexts
 from runtime.request import GenerateJob
-from runtime.sampling_params import SamplingParams
-from runtime.service_context import ServiceContext
+from runtime.retention.keeping import conversation_holder, session_holder
+from runtime.retention.sessions import Session
+from runtime.sampling.sampling_params import SamplingParams
+from runtime.services.convert import checked_id, namespace_of, sampling_params
+from runtime.services.convert_retention import conversation_ends, conversation_name, priority, public_tokens
 from runtime.services.divergence import divergence, drift_message
-from runtime.sessions import Session
-from runtime.status import answering
-from runtime.stream_buffer import StreamBuffer
+from runtime.services.replies import ReplyWriter, token_ids
+from runtime.services.service_context import ServiceContext
+from runtime.services.status import answering
+from runtime.services.stream_buffer import StreamBuffer
 
 Call = grpc.aio.ServicerContext[Any, Any]
 

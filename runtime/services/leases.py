@@ -10,14 +10,14 @@ from radixloop.v1 import cache_pb2, cache_pb2_grpc
 
 from radix import Namespace, PrefixStore
 from runtime.access.caller import current_caller
-from runtime.convert import Tokens, namespace_of
-from runtime.convert_retention import DEFAULT_LEASE_PRIORITY, label, priority, quota_share, within_context
 from runtime.errors import InvalidRequest, TooMany
-from runtime.lease_desk import LeaseView
-from runtime.prompts import KnownTexts
-from runtime.replies import namespace_message
-from runtime.service_context import ServiceContext
-from runtime.status import answering
+from runtime.prompting.prompts import KnownTexts
+from runtime.retention.lease_desk import LeaseView
+from runtime.services.convert import Tokens, namespace_of
+from runtime.services.convert_retention import DEFAULT_LEASE_PRIORITY, label, priority, quota_share, within_context
+from runtime.services.replies import namespace_message
+from runtime.services.service_context import ServiceContext
+from runtime.services.status import answering
 
 Call = grpc.aio.ServicerContext[Any, Any]
 

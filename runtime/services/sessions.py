@@ -9,12 +9,12 @@ import grpc.aio
 from radixloop.v1 import sessions_pb2, sessions_pb2_grpc
 
 from runtime.access.caller import current_caller
-from runtime.convert import checked_id, namespace_of
 from runtime.errors import InvalidRequest
-from runtime.keeping import session_holder
-from runtime.service_context import ServiceContext
-from runtime.sessions import SessionBusy
-from runtime.status import answering
+from runtime.retention.keeping import session_holder
+from runtime.retention.sessions import SessionBusy
+from runtime.services.convert import checked_id, namespace_of
+from runtime.services.service_context import ServiceContext
+from runtime.services.status import answering
 
 Call = grpc.aio.ServicerContext[Any, Any]
 

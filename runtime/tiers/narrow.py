@@ -15,13 +15,13 @@ import torch
 
 from radix.kv_bytes import HALVES, Half
 from runtime.errors import InvalidRequest
-from runtime.fingerprint import kept_fingerprint
+from runtime.kv.kv_pool import KVPool, LayerKV
 from runtime.kv.packed_view import PackedView
 from runtime.kv.precision import DENSE, KVFormat, LayerShape
 from runtime.kv.rotation import rotate
 from runtime.kv.settings import check_precision
-from runtime.kv_pool import KVPool, LayerKV
-from runtime.loaded_model import LoadedModel
+from runtime.models.fingerprint import kept_fingerprint
+from runtime.models.loaded_model import LoadedModel
 
 
 class BlockStore(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runtime.engine_config import EngineConfig
-from runtime.fingerprint import kept_fingerprint
-from runtime.kv_pool import KVPool
-from runtime.loaded_model import ModelInfo
+from runtime.kv.kv_pool import KVPool
+from runtime.models.fingerprint import kept_fingerprint
+from runtime.models.loaded_model import ModelInfo
 from runtime.tiers.build import build_tiers
 from runtime.tiers.narrow import BlockStore, NarrowPool, kept_format
 from runtime.tiers.slot_file import Owner

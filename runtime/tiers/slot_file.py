@@ -42,7 +42,7 @@ class Owner:
     """Whose blocks a file holds: they are of use to no other model, template, precision or block layout.
 
     Attributes:
-        fingerprint: see `runtime.fingerprint`.
+        fingerprint: see `runtime.models.fingerprint`.
         model, kv_dtype: for people.
     """
 

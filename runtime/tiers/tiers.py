@@ -14,8 +14,8 @@ from radix import Cause, PrefixStore, Span, Verdict
 from radix.block_events import Tier
 from radix.cold import ColdIndex, Demotion, Move
 from radix.cold.announcer import Announcer
+from runtime.monitoring.step_clock import StepRecord
 from runtime.request import GenerateJob, Run
-from runtime.step_clock import StepRecord
 from runtime.tiers.backup import Backup
 from runtime.tiers.books import TierBooks, TiersBooks
 from runtime.tiers.build import BuiltTiers

@@ -15,8 +15,8 @@ from smg_grpc_proto.generated import common_pb2
 
 from radix import BlockRemoved, BlockStored
 from radix.block_events import Tier
-from runtime.event_stream import follow, snapshot_pieces
-from runtime.kv_events import AllBlocksCleared, CacheEvent, EventBatch, KvEventHub, Snapshot
+from runtime.publishing.event_stream import follow, snapshot_pieces
+from runtime.publishing.kv_events import AllBlocksCleared, CacheEvent, EventBatch, KvEventHub, Snapshot
 from runtime.vllm_engine.loads import LoadRecords
 
 # How soon a change of the load is told.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from smg_grpc_proto import vllm_engine_pb2
 from smg_grpc_proto.generated import common_pb2
 
-from runtime.last_stats import LastKnownStats
-from runtime.service_context import ServiceContext
+from runtime.monitoring.last_stats import LastKnownStats
+from runtime.services.service_context import ServiceContext
 
 # Figures of the pool may be so old: the engine is asked between two steps, and nobody waits for it.
 _FRESH_S = 0.5

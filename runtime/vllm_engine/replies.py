@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from smg_grpc_proto import vllm_engine_pb2
 
 from runtime.events import DeltaEvent, FinishReason, StartedEvent
-from runtime.sampler import SampledToken
-from runtime.sampling_params import SamplingParams
+from runtime.sampling.sampler import SampledToken
+from runtime.sampling.sampling_params import SamplingParams
 
 _REASONS = {FinishReason.EOS: "stop", FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 

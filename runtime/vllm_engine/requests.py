@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from smg_grpc_proto import vllm_engine_pb2
 
-from runtime.convert import Tokens
 from runtime.errors import InvalidRequest
 from runtime.grammar.constraint import Constraint, constraint
-from runtime.loaded_model import ModelInfo
-from runtime.sampling_params import SamplingParams
+from runtime.models.loaded_model import ModelInfo
+from runtime.sampling.sampling_params import SamplingParams
+from runtime.services.convert import Tokens
 
 # Without a temperature vLLM samples, where the runtime's own calls are greedy.
 _DEFAULT_TEMPERATURE = 1.0

@@ -18,14 +18,14 @@ from radixloop.v1 import common_pb2 as radixloop_pb2
 from smg_grpc_proto import vllm_engine_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
-from runtime.convert import Tokens, checked_id, namespace_of
 from runtime.errors import EventsOff, InvalidRequest, RequestCancelled
 from runtime.events import FailedEvent, FinishedEvent, StartedEvent
 from runtime.grammar.desk import ReplyRules
 from runtime.request import GenerateJob
-from runtime.service_context import ServiceContext
-from runtime.status import answering
-from runtime.stream_buffer import StreamBuffer
+from runtime.services.convert import Tokens, checked_id, namespace_of
+from runtime.services.service_context import ServiceContext
+from runtime.services.status import answering
+from runtime.services.stream_buffer import StreamBuffer
 from runtime.vllm_engine.kv_stream import KvStream
 from runtime.vllm_engine.loads import LoadBook, LoadRecords, scheduler_load
 from runtime.vllm_engine.replies import VllmReplyWriter

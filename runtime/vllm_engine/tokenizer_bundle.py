@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from smg_grpc_proto.generated import common_pb2
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 
 _PIECE_BYTES = 256 * 1024
 # Archives of the same files must be the same bytes, whenever and wherever they are made.

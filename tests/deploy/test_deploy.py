@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 from runtime.config import ServeConfig, build_config
 from runtime.engine import Engine
 from runtime.engine_config import EngineConfig
-from runtime.keeping import KeepingBooks
-from runtime.loaded_model import LoadedModel
-from runtime.loader import load_model
-from runtime.metrics import RuntimeMetrics
-from runtime.publisher import PublisherStatus
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import load_model
+from runtime.monitoring.metrics import RuntimeMetrics
+from runtime.publishing.publisher import PublisherStatus
+from runtime.retention.keeping import KeepingBooks
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "radixloop.json"

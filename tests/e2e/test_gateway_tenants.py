@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from agent_client.gateway import create_app, read_tenants
-from runtime.loader import load_model
+from runtime.models.loader import load_model
 from tests.agent_client.gateway_harness import ok, serving_http
 from tests.runtime.services_harness import serving
 

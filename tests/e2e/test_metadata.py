@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent_client import RadixClient
 from radix.inspect import read_runtimes
 from radix.metadata_client import connect
-from runtime.embedded_redis import EmbeddedRedis, _free_port
+from runtime.publishing.embedded_redis import EmbeddedRedis, _free_port
 from tests.timing import eventually
 
 pytestmark = pytest.mark.e2e

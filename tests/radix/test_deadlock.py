@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from radix import LeaseRefused, Namespace, PrefixStore
 from radix.eviction import POLICIES
 from runtime.counters import EngineCounters
-from runtime.program_door import ProgramDoor
 from runtime.request import GenerateJob, Request, Run
-from runtime.sampling_params import SamplingParams
-from runtime.scheduler import Scheduler, StepPlan
-from runtime.scheduling_order import ORDERS
+from runtime.sampling.sampling_params import SamplingParams
+from runtime.scheduling.program_door import ProgramDoor
+from runtime.scheduling.scheduler import Scheduler, StepPlan
+from runtime.scheduling.scheduling_order import ORDERS
 
 NAMESPACES = [Namespace(), Namespace(salt="a"), Namespace(salt="b")]
 TRUNK = [0, 1, 2, 0, 1, 2, 0, 0, 1, 1, 2, 2, 0, 1, 0, 2, 1, 0, 2, 2, 1, 1, 0, 0]

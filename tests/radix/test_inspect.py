@@ -22,7 +22,7 @@ from radix.inspect_render import Cut, duration, printable, render, rows_that_fit
 from radix.metadata_client import connect
 from radix.metadata_schema import RUNTIMES_KEY, NodeRecord, RuntimeKeys, flat, namespace_label
 from runtime.counters import EngineCounters
-from runtime.embedded_redis import EmbeddedRedis
+from runtime.publishing.embedded_redis import EmbeddedRedis
 
 NOW = 1_800_000_000.0
 

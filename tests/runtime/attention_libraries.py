@@ -17,8 +17,8 @@ import torch
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.paged_layout import PagedLayout, paged_layout
 from runtime.attention.reference import attend_row
-from runtime.batch import Row, StepPlan
-from runtime.kv_pool import LayerKV
+from runtime.execution.batch import Row, StepPlan
+from runtime.kv.kv_pool import LayerKV
 
 Keys = list[tuple[torch.Tensor, torch.Tensor]]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.engine_harness import Harness, Reply, running
 from tests.runtime.token_equality import BLOCK, salted
 

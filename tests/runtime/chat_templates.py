@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from runtime.chat import ChatRenderer
+from runtime.prompting.chat import ChatRenderer
 
 # As ChatML: any role, no tools.
 PLAIN = (

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 
 from radix.metadata_client import connect
 from runtime.config import ServeConfig
-from runtime.embedded_redis import EmbeddedRedis
-from runtime.loaded_model import LoadedModel
-from runtime.loader import load_model
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import load_model
+from runtime.publishing.embedded_redis import EmbeddedRedis
 from tests.runtime.publisher_harness import LockedStore
 from tests.runtime.services_harness import Server, serving
 

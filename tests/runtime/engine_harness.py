@@ -14,9 +14,9 @@ from runtime.engine import Engine, Handle
 from runtime.engine_config import EngineConfig
 from runtime.events import DeltaEvent, Event, FailedEvent, FinishedEvent, StartedEvent
 from runtime.grammar import JobGrammar
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.request import GenerateJob
-from runtime.sampling_params import SamplingParams
+from runtime.sampling.sampling_params import SamplingParams
 
 WAIT_S = 120.0
 

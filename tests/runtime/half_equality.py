@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.token_equality import BLOCK, HEAD, TOPICS, Workload
 
 

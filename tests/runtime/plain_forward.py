@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from runtime.attention.hook import plain_attention
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 
 
 def ordinary(loaded: LoadedModel, tokens: np.ndarray) -> torch.Tensor:

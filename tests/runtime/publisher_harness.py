@@ -13,8 +13,8 @@ import redis
 
 from radix import Namespace, NodeInfo, PrefixStore
 from radix.metadata_schema import NodeRecord, RuntimeKeys
-from runtime.embedded_redis import EmbeddedRedis
-from runtime.publisher import Description, RedisPublisher
+from runtime.publishing.embedded_redis import EmbeddedRedis
+from runtime.publishing.publisher import Description, RedisPublisher
 
 LEASE_S = 1.5
 INTERVAL_S = 0.05

@@ -24,7 +24,7 @@ from radixloop.v1 import (
 )
 
 from runtime.config import ServeConfig
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.server import Runtime, listen
 
 CONTEXT = 4096

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from runtime.loaded_model import LoadedModel
-from runtime.loader import prepare_model
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import prepare_model
 
 VOCAB = 60
 PAD = 0

@@ -15,8 +15,8 @@ from typing import Any
 
 from radixloop.v1 import common_pb2
 
-from runtime.loaded_model import LoadedModel
-from runtime.loader import load_model
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import load_model
 from tests.runtime.services_harness import Server, chat_prompt, generate, serving
 
 QUESTIONS = (

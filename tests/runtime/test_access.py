@@ -17,7 +17,7 @@ from radixloop.v1 import cache_pb2, common_pb2, events_pb2, inference_pb2, sessi
 
 from agent_client import Access, NotFound, PermissionDenied, RadixClient, Unauthenticated
 from runtime.access.key_guard import _LOOK_EVERY_S, KeyFile
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.settings import BadConfig
 from tests.runtime.services_harness import Server, generate, prompt_of, refused, request, serving
 

@@ -10,10 +10,10 @@ import torch
 
 from runtime.attention import AttentionOptions, cpu_decode, make_backend
 from runtime.attention.cpu_decode import DecodeLayout
-from runtime.batch import BatchItem, StepPlan
 from runtime.errors import InvalidRequest
+from runtime.execution.batch import BatchItem, StepPlan
+from runtime.kv.kv_pool import KVPool, LayerKV
 from runtime.kv.precision import LayerShape
-from runtime.kv_pool import KVPool, LayerKV
 
 KV_HEADS, GROUP, DIM = 2, 3, 16
 HEADS = KV_HEADS * GROUP

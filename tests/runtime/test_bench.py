@@ -13,8 +13,8 @@ from radix import Namespace, PrefixStore, common_prefix
 from runtime.bench import Bench, BenchConfig, run
 from runtime.bench_load import Prompts, fill, remember
 from runtime.cli import app
-from runtime.loaded_model import LoadedModel
-from runtime.step_clock import FORWARD, PARTS
+from runtime.models.loaded_model import LoadedModel
+from runtime.monitoring.step_clock import FORWARD, PARTS
 
 SMALL = BenchConfig(pool_tokens=4_096, context=96, batches=(1, 8), steps=5, chunk=64, prefills=2)
 

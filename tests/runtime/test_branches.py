@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from radix import Namespace, PrefixStore
-from runtime.branches import Branches
-from runtime.conversations import Conversations
 from runtime.errors import InvalidRequest
-from runtime.sessions import SessionTable, TurnEnd
+from runtime.retention.branches import Branches
+from runtime.retention.conversations import Conversations
+from runtime.retention.sessions import SessionTable, TurnEnd
 
 SPACE = Namespace("f")
 TRUNK = list(range(8))

@@ -10,7 +10,7 @@ from radixloop.v1 import (
     common_pb2,
 )
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.services_harness import (
     BLOCKS,
     Server,

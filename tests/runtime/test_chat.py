@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runtime.chat import ChatRenderer
 from runtime.errors import InvalidRequest, TemplateRefused
+from runtime.prompting.chat import ChatRenderer
 from runtime.tool_calls import parse_tool_calls
 from tests.runtime.chat_templates import (
     ALTERNATING,

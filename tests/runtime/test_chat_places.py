@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.chat_places import ChatPlaces, Place, char_offset
-from runtime.convert import ChatInput
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
+from runtime.prompting.chat_places import ChatPlaces, Place, char_offset
+from runtime.services.convert import ChatInput
 
 Render = Callable[[list[dict[str, Any]]], str]
 

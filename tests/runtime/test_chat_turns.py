@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from runtime.chat import ChatRenderer
 from runtime.errors import TemplateRefused
+from runtime.prompting.chat import ChatRenderer
 from tests.runtime.chat_templates import (
     ALTERNATING,
     ANSWER,

@@ -15,7 +15,7 @@ def test_the_table_names_what_serves_and_why_others_do_not() -> None:
     assert rows["varlen"][2] == "needs a CUDA GPU, not cpu"
     assert rows["deterministic"][2] == "has no softcap"
     assert rows["triton"][1] == "in place"
-    # In the order in which they would be taken; varlen reads blocks in place, and comes before Triton, where torch lets it.
+    # In the order in which they would be taken. varlen comes before Triton where it reads in place.
     order = list(rows)
     assert [name for name in order if name != "varlen"][:5] == ["fa3", "fa2", "triton", "native", "sdpa"]
     assert order.index("varlen") == (2 if rows["varlen"][1] == "in place" else 4)

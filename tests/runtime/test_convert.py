@@ -11,9 +11,9 @@ import pytest
 from radixloop.v1 import cache_pb2, common_pb2, inference_pb2
 
 from radix import Namespace
-from runtime import convert
 from runtime.errors import InvalidRequest
-from runtime.sampling_params import SamplingParams
+from runtime.sampling.sampling_params import SamplingParams
+from runtime.services import convert
 
 VOCAB = 100
 

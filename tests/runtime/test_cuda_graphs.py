@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from runtime import cuda_graphs
 from runtime.attention.paged_layout import paged_layout
-from runtime.batch import BatchItem
-from runtime.cuda_graphs import DecodeGraphs, batches, lengths, record_graphs
 from runtime.errors import InvalidRequest
-from runtime.loaded_model import LoadedModel
-from runtime.model_runner import ModelRunner
-from runtime.static_step import StaticStep
+from runtime.execution import cuda_graphs
+from runtime.execution.batch import BatchItem
+from runtime.execution.cuda_graphs import DecodeGraphs, batches, lengths, record_graphs
+from runtime.execution.model_runner import ModelRunner
+from runtime.execution.static_step import StaticStep
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.attention_libraries import PagedReference
 from tests.runtime.small_llama import VOCAB, small_llama
 

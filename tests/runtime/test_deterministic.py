@@ -12,14 +12,14 @@ import torch
 import transformers
 from torch import nn
 
-from runtime import row_invariant
 from runtime.attention.deterministic import SEGMENT
 from runtime.errors import InvalidRequest, ModelRefused
-from runtime.linear_groups import group_linears
-from runtime.loaded_model import LoadedModel
-from runtime.loader import load_model, prepare_model
-from runtime.packed_product import packed_product, plain_product
-from runtime.row_invariant import RowTile, holds, in_full_vectors, make_row_invariant, on_tiles
+from runtime.models import row_invariant
+from runtime.models.linear_groups import group_linears
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import load_model, prepare_model
+from runtime.models.packed_product import packed_product, plain_product
+from runtime.models.row_invariant import RowTile, holds, in_full_vectors, make_row_invariant, on_tiles
 from tests.runtime import test_attention
 from tests.runtime.bit_equality import CASES, BitWork, bit_work, every_length_of_a_hit
 

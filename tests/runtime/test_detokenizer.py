@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from runtime.detokenizer import IncrementalDetokenizer
+from runtime.sampling.detokenizer import IncrementalDetokenizer
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, again and again.",

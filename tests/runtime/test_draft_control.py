@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from runtime.draft_control import DraftControl, RunRecord
-from runtime.drafts import Draft, DraftSource
-from runtime.step_costs import StepCosts
+from runtime.drafting.draft_control import DraftControl, RunRecord
+from runtime.drafting.drafts import Draft, DraftSource
+from runtime.scheduling.step_costs import StepCosts
 
 LENGTH = 8
 Curve = Callable[[int, int], float]

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from radix import Namespace
 from runtime.attention.deterministic import SEGMENT
-from runtime.drafts import Draft, DraftSettings, DraftSource
+from runtime.drafting.drafts import Draft, DraftSettings, DraftSource
 from runtime.events import DeltaEvent
-from runtime.loaded_model import LoadedModel
-from runtime.loader import load_model
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import load_model
 from runtime.request import Run
-from runtime.sampler import TokenSampler
+from runtime.sampling.sampler import TokenSampler
 from tests.runtime.bit_equality import ask_all, bit_work, check_all
 from tests.runtime.engine_harness import Harness, Reply, running
 from tests.runtime.token_equality import CASES, Workload, chunks_of_one, workload

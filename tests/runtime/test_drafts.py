@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.drafts import LONGEST_MATCH, DraftSource, look_up
+from runtime.drafting.drafts import LONGEST_MATCH, DraftSource, look_up
 
 
 def by_brute_force(text: list[int], n: int, shortest: int) -> tuple[list[int], int] | None:

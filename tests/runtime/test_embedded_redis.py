@@ -12,12 +12,12 @@ import psutil
 import pytest
 import redis
 
-from runtime.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from runtime.publishing.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from tests.timing import eventually
 
 _CHILD = """
 import sys, threading, time
-from runtime.embedded_redis import EmbeddedRedis
+from runtime.publishing.embedded_redis import EmbeddedRedis
 
 server = EmbeddedRedis()
 starter = threading.Thread(target=server.start)
@@ -102,7 +102,7 @@ def test_says_why_it_did_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_taken_port_is_tried_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    import runtime.embedded_redis as module
+    import runtime.publishing.embedded_redis as module
 
     with EmbeddedRedis() as first:
         taken = int(first.url.rsplit(":", 1)[1])

@@ -11,8 +11,8 @@ import pytest
 from radix import Namespace
 from runtime.errors import EngineFailed, InvalidRequest, QueueFull, RequestCancelled, RequestTooLarge, ShuttingDown
 from runtime.events import DeltaEvent, Event, FinishReason, StartedEvent
-from runtime.loaded_model import LoadedModel
-from runtime.sampler import TokenSampler
+from runtime.models.loaded_model import LoadedModel
+from runtime.sampling.sampler import TokenSampler
 from tests.runtime.engine_harness import Harness, Reply, running
 
 

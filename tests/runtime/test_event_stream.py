@@ -14,10 +14,10 @@ import pytest
 from radixloop.v1 import cache_pb2, common_pb2, events_pb2
 
 from radix import BlockStored, Namespace, PrefixStore
-from runtime import event_stream
-from runtime.event_stream import snapshot_messages, watch
-from runtime.kv_events import KvEventHub, Snapshot
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
+from runtime.publishing import event_stream
+from runtime.publishing.event_stream import snapshot_messages, watch
+from runtime.publishing.kv_events import KvEventHub, Snapshot
 from tests.runtime.engine_harness import WAIT_S, running
 from tests.runtime.event_consumers import Index, StreamIndex, cached_blocks
 from tests.runtime.services_harness import Server, generate, ids_prompt, prompt_of, refused, serving

@@ -13,11 +13,11 @@ import transformers
 
 from radix import Copy
 from runtime.attention import make_backend
-from runtime.batch import BatchItem, StepPlan
-from runtime.forward import ModelForward
-from runtime.loaded_model import LoadedModel
-from runtime.loader import prepare_model
-from runtime.model_runner import ModelRunner
+from runtime.execution.batch import BatchItem, StepPlan
+from runtime.execution.model_runner import ModelRunner
+from runtime.models.forward import ModelForward
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import prepare_model
 from tests.runtime.plain_forward import ordinary
 
 BLOCK = 4

@@ -8,7 +8,7 @@ import pytest
 
 from radix import Namespace, PrefixStore
 from runtime.errors import RequestCancelled
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.engine_harness import Harness, Reply
 from tests.runtime.test_engine import prompt
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from runtime.kv.kv_pool import KVPool
 from runtime.kv.precision import KVFormat
-from runtime.kv_pool import KVPool
-from runtime.loaded_model import LoadedModel
-from runtime.loader import load_model
-from runtime.model_files import locate
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import load_model
+from runtime.models.model_files import locate
 from tests.runtime.half_equality import HalfWorkload, half_workload
 from tests.runtime.token_equality import CASES, Workload, hit_against_miss, partial_block
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from runtime.cli import app
 from runtime.hit_check import check_hits, hit_lengths
 from runtime.hit_verifier import MAX_WAITING, HitVerifier, VerifyBooks
-from runtime.loaded_model import LoadedModel
-from runtime.loader import load_model
-from runtime.verify_metrics import VerifyMetrics
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import load_model
+from runtime.monitoring.verify_metrics import VerifyMetrics
 from tests.runtime.engine_harness import WAIT_S, Harness, running
 
 PROMPT = np.random.default_rng(4).integers(10, 250, 90).tolist()

@@ -13,7 +13,7 @@ from radixloop.v1 import (
     inference_pb2,
 )
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.services_harness import (
     BLOCKS,
     CONTEXT,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from radix import BlockStored, Namespace, PrefixStore
-from runtime.kv_events import AllBlocksCleared, HistoryGone, KvEventHub
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
+from runtime.publishing.kv_events import AllBlocksCleared, HistoryGone, KvEventHub
 from tests.runtime.engine_harness import WAIT_S, Harness, running
 from tests.runtime.event_consumers import Index, cached_blocks
 

@@ -9,8 +9,8 @@ import torch
 
 from radix import Copy
 from runtime.errors import InvalidRequest
+from runtime.kv.kv_pool import KVPool
 from runtime.kv.precision import LayerShape
-from runtime.kv_pool import KVPool
 
 BLOCK = 4
 SHAPES = [LayerShape(0, 2, 3, 3), LayerShape(1, 1, 5, 2)]

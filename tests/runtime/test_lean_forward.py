@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from runtime.batch import BatchItem, StepPlan
 from runtime.errors import InvalidRequest, ModelRefused
-from runtime.forward import ModelForward
-from runtime.loaded_model import LoadedModel
-from runtime.loader import load_model, prepare_model
-from runtime.model_runner import ModelRunner
+from runtime.execution.batch import BatchItem, StepPlan
+from runtime.execution.model_runner import ModelRunner
+from runtime.models.forward import ModelForward
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import load_model, prepare_model
 from tests.runtime.test_families import FAMILIES, VOCAB, assert_close, prompt, small
 
 BLOCK = 4

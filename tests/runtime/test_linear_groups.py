@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from runtime import linear_groups
-from runtime.linear_groups import GroupMember, group_linears
+from runtime.models import linear_groups
+from runtime.models.linear_groups import GroupMember, group_linears
+from runtime.models.packed_product import packed_product, plain_product
 from runtime.native.product import NativeProduct
-from runtime.packed_product import packed_product, plain_product
 
 WIDTH = 32
 

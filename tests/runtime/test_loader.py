@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from runtime.errors import InvalidRequest, ModelNotFound, ModelRefused
-from runtime.loader import load_model
+from runtime.models.loader import load_model
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ import pytest
 import torch
 from tokenizers import pre_tokenizers
 
-from runtime import weights_cache
 from runtime.errors import ModelNotFound
-from runtime.fingerprint import file_digest
-from runtime.loader import load_model
+from runtime.models import weights_cache
+from runtime.models.fingerprint import file_digest
+from runtime.models.loader import load_model
 
 HIDDEN, MLP, LAYERS, HEADS, KV_HEADS, DIM = 32, 64, 2, 4, 2, 8
 
@@ -133,7 +133,7 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, cache: Path, monkeyp
 _KILLED = """
 import sys, time
 from pathlib import Path
-from runtime import weights_cache
+from runtime.models import weights_cache
 weights_cache._convert = lambda source, dtype, folder: (
     (folder / "model.safetensors").write_bytes(b"half"), print("writing", flush=True), time.sleep(60))
 weights_cache.convert_gguf(Path(sys.argv[1]), sys.argv[2], __import__("torch").float32)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from runtime.logit_rows import LogitRows
+from runtime.execution.logit_rows import LogitRows
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.drafts import DraftSettings, DraftSource
+from runtime.drafting.drafts import DraftSettings, DraftSource
 from runtime.events import RequestRecord, Timing, Usage
-from runtime.histograms import Histogram
-from runtime.keeping import KeepingBooks
-from runtime.loaded_model import LoadedModel
-from runtime.metrics import MetricsServer, RuntimeMetrics, check_port
-from runtime.publisher import PublisherStatus
-from runtime.request_histograms import RequestHistograms
+from runtime.models.loaded_model import LoadedModel
+from runtime.monitoring.histograms import Histogram
+from runtime.monitoring.metrics import MetricsServer, RuntimeMetrics, check_port
+from runtime.monitoring.request_histograms import RequestHistograms
+from runtime.monitoring.step_clock import PARTS
+from runtime.publishing.publisher import PublisherStatus
+from runtime.retention.keeping import KeepingBooks
 from runtime.settings import BadConfig
-from runtime.step_clock import PARTS
 from tests.runtime.engine_harness import Harness, running
 
 STATUS = PublisherStatus(up=True, lag_s=0.25, outages=2, rewrites=3, dropped_events=4, error="")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.mkl_dispatch import SWITCH, has_avx512_of_amd
+from runtime.models.mkl_dispatch import SWITCH, has_avx512_of_amd
 
 SCRIPT = """
 import sys
-from runtime.mkl_dispatch import has_avx512_of_amd, use_avx512_on_amd
+from runtime.models.mkl_dispatch import has_avx512_of_amd, use_avx512_on_amd
 changed = use_avx512_on_amd()
 import ctypes, pathlib, torch
 library = ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from runtime.batch import BatchItem, StepPlan
-from runtime.loaded_model import LoadedModel
-from runtime.model_runner import ModelRunner
+from runtime.execution.batch import BatchItem, StepPlan
+from runtime.execution.model_runner import ModelRunner
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.plain_forward import ordinary
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.events import RequestRecord, Timing, Usage
-from runtime.prefill_pace import PrefillPace
+from runtime.scheduling.prefill_pace import PrefillPace
 
 
 def record(tokens: int, seconds: float, outcome: str = "finished") -> RequestRecord:

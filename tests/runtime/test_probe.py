@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from runtime.attention import AttentionOptions, ReferenceAttention
 from runtime.errors import ModelRefused
-from runtime.loader import load_model, prepare_model
-from runtime.probe import probe
+from runtime.models.loader import load_model, prepare_model
+from runtime.models.probe import probe
 
 SMALL: dict[str, Any] = {
     "vocab_size": 64,
@@ -144,7 +144,7 @@ def test_the_probe_sees_attention_that_differs(
     network = build(config)
     loaded = prepare_model(network, None, name="honest")
     windows = [getattr(module, "sliding_window", None) for module in network.modules()]
-    monkeypatch.setattr("runtime.model_runner.make_backend", lambda _: Forgetful(without))
+    monkeypatch.setattr("runtime.execution.model_runner.make_backend", lambda _: Forgetful(without))
     with pytest.raises(ModelRefused, match=r"differ from the ordinary forward by .*limit 0\.001"):
         probe(loaded)
     # The probe shortens windows to see them; it must leave them as they were.

@@ -6,13 +6,13 @@ import numpy as np
 
 from radix import Namespace
 from runtime.errors import RequestCancelled
-from runtime.loaded_model import LoadedModel
-from runtime.loop_simulation import LoopSimulation, Outcome, working_set
-from runtime.loop_traces import Loop, LoopCall
-from runtime.program_door import ProgramDoor
+from runtime.models.loaded_model import LoadedModel
 from runtime.request import GenerateJob, Request, Run
-from runtime.scheduler import Scheduler
-from runtime.step_time import StepCost
+from runtime.scheduling.loop_simulation import LoopSimulation, Outcome, working_set
+from runtime.scheduling.loop_traces import Loop, LoopCall
+from runtime.scheduling.program_door import ProgramDoor
+from runtime.scheduling.scheduler import Scheduler
+from runtime.scheduling.step_time import StepCost
 from tests.runtime.engine_harness import running
 from tests.runtime.test_engine import prompt
 

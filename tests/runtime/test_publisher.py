@@ -16,10 +16,10 @@ import redis
 from radix import Namespace, PrefixStore
 from radix.metadata_client import BadRedisUrl, without_password
 from radix.metadata_schema import RUNTIMES_KEY, BadRuntimeId, RuntimeKeys
-from runtime import tree_mirror
-from runtime.embedded_redis import EmbeddedRedis
 from runtime.errors import InvalidRequest
-from runtime.publisher import RedisPublisher
+from runtime.publishing import tree_mirror
+from runtime.publishing.embedded_redis import EmbeddedRedis
+from runtime.publishing.publisher import RedisPublisher
 from tests.runtime.publisher_harness import (
     INTERVAL_S,
     LEASE_S,

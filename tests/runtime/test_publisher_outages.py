@@ -17,8 +17,8 @@ import redis
 
 from radix.metadata_client import connect, living_runtimes
 from radix.metadata_schema import RUNTIMES_KEY, RuntimeKeys
-from runtime.embedded_redis import EmbeddedRedis
-from runtime.publisher import Description
+from runtime.publishing.embedded_redis import EmbeddedRedis
+from runtime.publishing.publisher import Description
 from tests.runtime.publisher_harness import (
     INTERVAL_S,
     LEASE_S,
@@ -69,7 +69,7 @@ def test_a_killed_redis_is_filled_again_under_updates(valkey: EmbeddedRedis, sto
 def test_a_hanging_redis_costs_only_the_publisher(
     valkey: EmbeddedRedis, client: redis.Redis, store: LockedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="runtime.publisher")
+    caplog.set_level(logging.INFO, logger="runtime.publishing.publisher")
     publisher = make_publisher(valkey.url, store, timeout_s=0.1)
     publisher.start()
     try:
@@ -138,7 +138,7 @@ def test_a_killed_runtimes_keys_are_gone_within_its_lease(valkey: EmbeddedRedis,
 import time
 from concurrent.futures import Future
 from radix import PrefixStore
-from runtime.publisher import RedisPublisher
+from runtime.publishing.publisher import RedisPublisher
 
 store = PrefixStore(64, 4, track_changes=True)
 seq = store.open([1, 2, 3]); store.reserve(seq, 3); store.commit(seq, [1, 2, 3]); store.close(seq)

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 
-from runtime.chat_messages import check_messages
 from runtime.events import DeltaEvent, FinishReason
-from runtime.replies import ReplyWriter
+from runtime.prompting.chat_messages import check_messages
+from runtime.services.replies import ReplyWriter
 from runtime.tool_calls import HeldCalls
 
 CALL = '<tool_call>{"name": "read", "arguments": {"path": "é.txt"}}</tool_call>'

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from radixloop.v1 import cache_pb2, common_pb2, sessions_pb2
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.services_harness import BLOCKS, Answer, Server, generate, ids_prompt, open_session, serving
 
 WORKERS = 4

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.batch import BatchItem
 from runtime.errors import InvalidRequest
-from runtime.loaded_model import LoadedModel
-from runtime.model_runner import ModelRunner
+from runtime.execution.batch import BatchItem
+from runtime.execution.model_runner import ModelRunner
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.plain_forward import ordinary
 from tests.runtime.small_llama import PAD, VOCAB, small_llama
 

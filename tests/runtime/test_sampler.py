@@ -19,11 +19,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from runtime.block_draw import draw
 from runtime.errors import EngineFailed
-from runtime.logit_rows import BadLogits, LogitRows
-from runtime.sampler import SampledToken, TokenSampler, sample_rows
-from runtime.sampling_params import SamplingParams
+from runtime.execution.logit_rows import BadLogits, LogitRows
+from runtime.sampling.block_draw import draw
+from runtime.sampling.sampler import SampledToken, TokenSampler, sample_rows
+from runtime.sampling.sampling_params import SamplingParams
 
 VOCAB = 40
 NO_PROMPT = np.empty(0, np.int32)

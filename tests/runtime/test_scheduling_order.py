@@ -11,8 +11,8 @@ import pytest
 from radix import Namespace, PrefixStore
 from runtime.counters import EngineCounters
 from runtime.request import GenerateJob, Request, Run
-from runtime.scheduler import Scheduler
-from runtime.scheduling_order import ORDERS
+from runtime.scheduling.scheduler import Scheduler
+from runtime.scheduling.scheduling_order import ORDERS
 
 SPACE = Namespace()
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from radixloop.addresses import is_loopback
 
-from runtime import pool_size, server
+from runtime import server
 from runtime.config import ServeConfig
-from runtime.loaded_model import LoadedModel, ModelInfo
+from runtime.kv import pool_size
+from runtime.models.loaded_model import LoadedModel, ModelInfo
 from runtime.ready_file import Ready, write_ready_file
 from runtime.settings import BadConfig
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from runtime.event_metrics import EventMetrics
-from runtime.kv_events import KvEventHub
-from runtime.loaded_model import LoadedModel
-from runtime.metrics import RuntimeMetrics
-from runtime.server_info import MAX_BODY_BYTES, ServerInfo
-from runtime.zmq_publisher import ZmqCounters
+from runtime.models.loaded_model import LoadedModel
+from runtime.monitoring.event_metrics import EventMetrics
+from runtime.monitoring.metrics import RuntimeMetrics
+from runtime.monitoring.server_info import MAX_BODY_BYTES, ServerInfo
+from runtime.publishing.kv_events import KvEventHub
+from runtime.publishing.zmq_publisher import ZmqCounters
 from tests.runtime.engine_harness import running
 
 

@@ -14,7 +14,7 @@ import trustme
 from agent_client import Access, RadixClient, RadixloopError, RetryPolicy
 from runtime.access.server_tls import ServerTls
 from runtime.config import build_config
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.server import exposures
 from runtime.settings import BadConfig
 from tests.runtime.services_harness import Server, serving

@@ -7,7 +7,7 @@ import pytest
 
 from radix import Namespace
 from runtime.errors import SessionNotFound
-from runtime.sessions import SessionBusy, SessionExists, SessionLimit, SessionTable
+from runtime.retention.sessions import SessionBusy, SessionExists, SessionLimit, SessionTable
 from tests.timing import ManualClock
 
 SPACE = Namespace("f", "tenant", None)

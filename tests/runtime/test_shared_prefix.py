@@ -11,9 +11,9 @@ import torch
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.reference import ReferenceAttention
 from runtime.attention.shared_prefix import SharedPrefixAttention, find_shared
-from runtime.batch import BatchItem, StepPlan
+from runtime.execution.batch import BatchItem, StepPlan
+from runtime.kv.kv_pool import KVPool, LayerKV
 from runtime.kv.precision import LayerShape
-from runtime.kv_pool import KVPool, LayerKV
 from tests.runtime.attention_libraries import PagedReference, flash_attn_3
 
 SIZE, KV_HEADS, GROUP, DIM = 16, 2, 3, 16

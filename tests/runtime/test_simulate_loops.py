@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from runtime.cli import app
 from runtime.errors import InvalidRequest
-from runtime.loop_traces import read_loops
+from runtime.scheduling.loop_traces import read_loops
 
 
 def chat(name: str, turns: int) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.loaded_model import LoadedModel
-from runtime.step_clock import PARTS, StepClock, StepRecord
+from runtime.models.loaded_model import LoadedModel
+from runtime.monitoring.step_clock import PARTS, StepClock, StepRecord
 from tests.runtime.engine_harness import running
 
 

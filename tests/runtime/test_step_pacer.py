@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.loop_simulation import LoopSimulation, Outcome
-from runtime.loop_traces import LoopCall
-from runtime.scheduler import Scheduler
-from runtime.step_pacer import MIN_PROMPT_TOKENS, StepPacer
-from runtime.step_time import StepCost, StepShape, prompt_pairs
+from runtime.scheduling.loop_simulation import LoopSimulation, Outcome
+from runtime.scheduling.loop_traces import LoopCall
+from runtime.scheduling.scheduler import Scheduler
+from runtime.scheduling.step_pacer import MIN_PROMPT_TOKENS, StepPacer
+from runtime.scheduling.step_time import StepCost, StepShape, prompt_pairs
 
 COST = StepCost(step=0.02, row=0.005, context_token=1e-6, prompt_token=1.2e-3, prompt_pair=1e-7)
 

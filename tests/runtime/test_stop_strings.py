@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.stop_strings import StopStringMatcher
+from runtime.sampling.stop_strings import StopStringMatcher
 
 
 def oracle(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:

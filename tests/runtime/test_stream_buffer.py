@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from runtime.events import DeltaEvent, Event, FinishedEvent, FinishReason, StartedEvent, Timing, Usage
-from runtime.sampler import SampledToken
-from runtime.stream_buffer import StreamBuffer
-from runtime.wakeups import WakeUps
+from runtime.sampling.sampler import SampledToken
+from runtime.services.stream_buffer import StreamBuffer
+from runtime.services.wakeups import WakeUps
 
 USAGE = Usage(1, 0, 0, 1)
 DONE = FinishedEvent(USAGE, Timing(0, 0, 0, 0, 0, 0, 0, 0), ((1,),))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.token_equality import CASES, Workload, hit_against_miss, workload
 
 Case = Callable[[Workload], None]

@@ -11,9 +11,9 @@ import pytest
 
 from radix import LeaseRefused, Namespace, PrefixStore
 from runtime.errors import TooMany
-from runtime.lease_desk import LeaseDesk
-from runtime.tool_holds import LONGEST_HOLD_S, ToolHolds
-from runtime.tool_pauses import DEFAULT_PAUSE_S, ToolPauses
+from runtime.retention.lease_desk import LeaseDesk
+from runtime.retention.tool_holds import LONGEST_HOLD_S, ToolHolds
+from runtime.retention.tool_pauses import DEFAULT_PAUSE_S, ToolPauses
 from tests.timing import ManualClock
 
 SPACE = Namespace("f")

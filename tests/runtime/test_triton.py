@@ -70,7 +70,7 @@ def test_compiles_for_a_gpu() -> None:
 def test_tiles_cover_every_query_once() -> None:
     from runtime.attention.paged_layout import paged_layout
     from runtime.attention.triton_backend import cut
-    from runtime.batch import BatchItem, StepPlan
+    from runtime.execution.batch import BatchItem, StepPlan
 
     lengths = [1, 300, 1, 21, 22, 1, 64]
     table = np.arange(20, dtype=np.int32)

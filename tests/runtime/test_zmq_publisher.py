@@ -13,11 +13,11 @@ import pytest
 import zmq
 
 from radix import BlockRemoved, BlockStored, Namespace
-from runtime.kv_events import AllBlocksCleared, KvEventHub
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
+from runtime.publishing.kv_events import AllBlocksCleared, KvEventHub
+from runtime.publishing.zmq_publisher import ZmqPublisher
+from runtime.publishing.zmq_wire import encode_batch
 from runtime.settings import BadConfig
-from runtime.zmq_publisher import ZmqPublisher
-from runtime.zmq_wire import encode_batch
 from tests.runtime import event_consumers
 from tests.runtime.engine_harness import WAIT_S, Harness, running
 from tests.runtime.event_consumers import KVEventBatch, ZmqIndex, cached_blocks

@@ -15,7 +15,7 @@ import torch
 
 from radix import Namespace
 from runtime.attention.hook import plain_attention
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.engine_harness import Harness, Reply, running
 
 BLOCK = 16

@@ -24,9 +24,9 @@ from runtime.attention.proof import BRANCHES, trial
 from runtime.attention.reference import ReferenceAttention
 from runtime.attention.shared_prefix import SharedPrefixAttention
 from runtime.attention.triton_backend import TritonAttention, block_n
-from runtime.batch import BatchItem, StepPlan
+from runtime.execution.batch import BatchItem, StepPlan
+from runtime.kv.kv_pool import KVPool, LayerKV
 from runtime.kv.precision import KVFormat, LayerShape
-from runtime.kv_pool import KVPool, LayerKV
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
@@ -162,8 +162,8 @@ def family_errors() -> dict[str, float]:
     """Whole models whose layers attend through the kernel: the largest relative distance of a row of logits."""
     import transformers
 
-    from runtime.loader import prepare_model
-    from runtime.model_runner import ModelRunner
+    from runtime.execution.model_runner import ModelRunner
+    from runtime.models.loader import prepare_model
     from tests.runtime.test_families import FAMILIES
 
     found = {}

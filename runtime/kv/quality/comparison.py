@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from runtime.batch import BatchItem
-from runtime.loaded_model import LoadedModel
-from runtime.model_runner import ModelRunner
+from runtime.execution.batch import BatchItem
+from runtime.execution.model_runner import ModelRunner
+from runtime.models.loaded_model import LoadedModel
 
 BLOCK = 16
 CHUNK = 256

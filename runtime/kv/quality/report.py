@@ -16,7 +16,7 @@ from runtime.kv.quality.comparison import DECODE_STEPS, Lane, Score, compare, ti
 from runtime.kv.quality.recall import CALL_CONTEXT, CALL_TOKENS, DEPTHS, needles, tool_calls
 from runtime.kv.quality.texts import Text, chats, texts
 from runtime.kv.settings import KVSettings
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from runtime.detokenizer import silent_token_ids
-from runtime.drafts import DraftSettings, DraftSource
+from runtime.drafting.drafts import DraftSettings, DraftSource
 from runtime.errors import EngineFailed
 from runtime.events import FinishReason
 from runtime.grammar import GrammarRefused, GrammarSpec, JobGrammar, mask_worker
 from runtime.grammar.xgrammar_library import XGrammarLibrary
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
+from runtime.sampling.detokenizer import silent_token_ids
 from tests.runtime.engine_harness import Harness, Reply, running
 from tests.runtime.grammar.stuck import StuckGrammar
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.grammar.schema_run import run
 from tests.runtime.grammar.schemas import SCHEMAS
 from tests.runtime.services_harness import Server, serving

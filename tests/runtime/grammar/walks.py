@@ -7,11 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from runtime.detokenizer import _BYTE_OF_CHAR, silent_token_ids
 from runtime.grammar.interface import CompiledGrammar
 from runtime.grammar.masks import MaskBuffer
 from runtime.grammar.spec import GrammarSpec
 from runtime.grammar.xgrammar_library import XGrammarLibrary
+from runtime.sampling.detokenizer import _BYTE_OF_CHAR, silent_token_ids
 from tests.runtime.chat_templates import tokenizer
 
 # Characters that bring a text nearer to its end.

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from runtime.loaded_model import LoadedModel
-from runtime.loader import prepare_model
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import prepare_model
 from tests.runtime.histories.shapes import splitting_tokenizer
 
 Talking = Callable[[str | None], LoadedModel]

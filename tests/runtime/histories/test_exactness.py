@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.chat import ChatRenderer
-from runtime.detokenizer import IncrementalDetokenizer
 from runtime.histories.boundaries import NO_BOUNDARIES, find_boundaries
 from runtime.histories.drift import sample_chats
 from runtime.histories.encoder import Begun, HistoryEncoder, added_in_front
 from runtime.histories.text_memory import NODE_BYTES, TextMemory
+from runtime.prompting.chat import ChatRenderer
+from runtime.sampling.detokenizer import IncrementalDetokenizer
 from tests.runtime.chat_templates import PLAIN
 from tests.runtime.histories.shapes import splitting_tokenizer
 

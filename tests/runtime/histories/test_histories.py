@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.chat import ChatRenderer
 from runtime.histories.boundaries import NO_BOUNDARIES, find_boundaries
 from runtime.histories.drift import find_drifts, sample_chats
 from runtime.histories.encoder import HistoryEncoder, added_in_front
 from runtime.histories.longest_prefix import longest_prefix
 from runtime.histories.text_memory import NODE_BYTES, TextMemory
+from runtime.prompting.chat import ChatRenderer
 from tests.runtime.chat_templates import ALTERNATING, LAST_ONLY, NATIVE, PLAIN, spaced_tokenizer, tokenizer
 
 MIB = 2**20

@@ -13,7 +13,7 @@ from radixloop.tenants import salt_of
 from radixloop.v1 import cache_pb2, common_pb2, inference_pb2
 
 from agent_client import Access, Chat, PermissionDenied, RadixClient
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.chat_templates import PLAIN
 from tests.runtime.services_harness import Answer, Server, chat_prompt, generate, serving
 

@@ -11,9 +11,9 @@ import pytest
 from radixloop.v1 import cache_pb2, common_pb2, inference_pb2
 from transformers.utils import chat_template_utils
 
-from runtime.chat import ChatRenderer
 from runtime.histories.drift import find_drifts
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
+from runtime.prompting.chat import ChatRenderer
 from tests.runtime.histories.shapes import HEADERS, LAST_QUESTION, THINKING, UNDATED, splitting_tokenizer
 from tests.runtime.services_harness import Answer, Server, generate, serving
 

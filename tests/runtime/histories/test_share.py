@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.stable_histories import measure, whole
 
 pytestmark = [pytest.mark.models, pytest.mark.nightly, pytest.mark.timeout(1800)]

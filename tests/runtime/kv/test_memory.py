@@ -22,11 +22,11 @@ if where != "rlimit":
     (Path(where) / "cgroup.procs").write_text("0")
 import numpy as np, torch
 from runtime.config import ServeConfig
-from runtime.batch import BatchItem
+from runtime.execution.batch import BatchItem
 from runtime.kv.free_memory import limit_names
 from runtime.kv.settings import KVSettings
-from runtime.model_runner import ModelRunner
-from runtime.pool_size import GIB, check_host_cache, pool_blocks, spare_memory
+from runtime.execution.model_runner import ModelRunner
+from runtime.kv.pool_size import GIB, check_host_cache, pool_blocks, spare_memory
 from runtime.settings import BadConfig
 from runtime.tiers.host_slots import HostSlots
 from tests.runtime.small_llama import small_llama

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.batch import BatchItem
-from runtime.drafts import DraftSettings, DraftSource
+from runtime.drafting.drafts import DraftSettings, DraftSource
+from runtime.execution.batch import BatchItem
+from runtime.execution.model_runner import ModelRunner
 from runtime.kv import writing
 from runtime.kv.settings import KVSettings
-from runtime.loaded_model import LoadedModel
-from runtime.loader import load_model
-from runtime.model_runner import ModelRunner
+from runtime.models.loaded_model import LoadedModel
+from runtime.models.loader import load_model
 from runtime.native.kv_writer import NativeWriter
 from tests.runtime import bit_equality, token_equality
 from tests.runtime.bit_equality import BitWork, bit_work

@@ -15,7 +15,7 @@ from runtime.kv.quality.comparison import Score
 from runtime.kv.quality.recall import _is_call
 from runtime.kv.quality.report import QualityConfig, measure_quality, named_settings
 from runtime.kv.quality.texts import chats, rendered, texts
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 
 
 def config(**changes: Any) -> QualityConfig:

@@ -12,13 +12,13 @@ from radix import Copy
 from runtime.attention.hook import PagedStep
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.reference import ReferenceAttention
-from runtime.batch import BatchItem, StepPlan
 from runtime.errors import InvalidRequest
+from runtime.execution.batch import BatchItem, StepPlan
+from runtime.execution.model_runner import ModelRunner
+from runtime.kv.kv_pool import KVPool
 from runtime.kv.precision import KVFormat
 from runtime.kv.writing import make_writer
-from runtime.kv_pool import KVPool
-from runtime.loaded_model import LoadedModel
-from runtime.model_runner import ModelRunner
+from runtime.models.loaded_model import LoadedModel
 from tests.runtime.small_llama import VOCAB, small_llama
 
 BLOCK = 4

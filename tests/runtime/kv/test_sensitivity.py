@@ -13,7 +13,7 @@ from runtime.kv.measured import measured_once
 from runtime.kv.precision import KVFormat, LayerShape
 from runtime.kv.sensitivity import MOST_BYTES, MOST_OF_FP32, Place, choose_raised, measure, sample_tokens
 from runtime.kv.settings import KVSettings, parse_layers
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 
 SHAPES = [LayerShape(layer, 3, 64, 64) for layer in range(30)]
 INT4 = KVFormat("int4", "int4")

@@ -15,7 +15,7 @@ from runtime.attention import AttentionOptions, Needs, native
 from runtime.attention.native import NativeAttention
 from runtime.attention.native_layout import native_layout
 from runtime.attention.proof import BRANCHES, DECODE, MIXED, trial
-from runtime.batch import BatchItem, StepPlan
+from runtime.execution.batch import BatchItem, StepPlan
 from runtime.kv.precision import KVFormat
 from runtime.native import library
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from radix.kv_bytes import PRECISIONS
+from runtime.kv.kv_pool import KVPool
 from runtime.kv.precision import KVFormat, LayerShape
 from runtime.kv.rotation import rotate, rotate_by_sums
 from runtime.kv.writing import TorchWriter, make_writer, native_obstacle
-from runtime.kv_pool import KVPool
 from runtime.native import NativeUnavailable, kv_writer, library
 from runtime.native.kv_writer import MOST_DIM, NativeWriter
 from runtime.native.records import kept

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from runtime.models.packed_product import packed_product
 from runtime.native import NativeUnavailable
 from runtime.native.product import NativeProduct
-from runtime.packed_product import packed_product
 
 SHAPES = [(1, 1), (3, 5), (48, 32), (49, 7), (95, 33), (576, 1536)]
 
@@ -80,7 +80,7 @@ def test_without_it_onednn_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(weight: torch.Tensor, bias: torch.Tensor | None) -> NativeProduct:
         raise NativeUnavailable("no compiler")
 
-    monkeypatch.setattr("runtime.packed_product.NativeProduct", unavailable)
+    monkeypatch.setattr("runtime.models.packed_product.NativeProduct", unavailable)
     weight, x = torch.randn(70, 30), torch.randn(4, 30)
     product = packed_product(weight, None)
     if product is None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from radix.cold.invariants import check_cold
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.tiers.settings import TierSettings
 from tests.runtime.engine_harness import Harness, running
 from tests.timing import eventually

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.tiers.settings import TierSettings
 from tests.runtime.tiers.harness import MIB, SIZE, expected, prompts, settle, tiered
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from radix import BlockRemoved, BlockStored
-from runtime.event_stream import snapshot_messages
-from runtime.kv_events import KvEventHub, medium_in
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
+from runtime.publishing.event_stream import snapshot_messages
+from runtime.publishing.kv_events import KvEventHub, medium_in
+from runtime.publishing.zmq_wire import encode_batch
 from runtime.tiers.settings import TierSettings
-from runtime.zmq_wire import encode_batch
 from tests.runtime.engine_harness import Harness
 from tests.runtime.tiers.harness import MIB, prompts, settle, tiered
 

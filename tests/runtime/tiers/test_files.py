@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.tiers import slot_file
 from runtime.tiers.settings import TierSettings
 from runtime.tiers.slot_file import Owner, SlotFile

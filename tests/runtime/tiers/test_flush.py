@@ -11,7 +11,7 @@ from radixloop.v1 import cache_pb2, common_pb2
 
 from radix import Namespace
 from runtime.errors import NotErased
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.tiers.settings import TierSettings
 from runtime.tiers.slot_file import SlotFile
 from tests.runtime.engine_harness import Harness

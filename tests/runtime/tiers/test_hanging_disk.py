@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import InvalidRequest, NotErased
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.tiers import build, closing, tiers
 from runtime.tiers.settings import TierSettings
 from runtime.tiers.slot_file import SlotFile

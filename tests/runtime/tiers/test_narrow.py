@@ -10,9 +10,9 @@ import torch
 
 from runtime.config import ServeConfig
 from runtime.errors import InvalidRequest
+from runtime.kv.kv_pool import KVPool
 from runtime.kv.precision import KVFormat, LayerShape
-from runtime.kv_pool import KVPool
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.tiers.narrow import NarrowPool, behind, kept_format
 from runtime.tiers.settings import TierSettings
 from tests.runtime.tiers.harness import MIB, expected, prompts, settle, tiered

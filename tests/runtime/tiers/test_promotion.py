@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import RequestCancelled
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.tiers.settings import TierSettings
 from runtime.tiers.storage import Storage
 from tests.runtime.engine_harness import Harness

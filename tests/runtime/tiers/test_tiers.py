@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from runtime.errors import RequestCancelled
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.tiers import tiers
 from runtime.tiers.metrics import TierMetrics
 from runtime.tiers.settings import TierSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from radixloop.v1 import cache_pb2, common_pb2
 
-from runtime.description import describe
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
+from runtime.publishing.description import describe
 from runtime.tiers.pace import PrefillCost
 from tests.runtime.services_harness import BLOCKS, Server, generate, prompt_of, serving
 from tests.timing import eventually

@@ -16,7 +16,7 @@ from smg_grpc_proto import vllm_engine_pb2
 from smg_grpc_proto.generated import common_pb2
 from transformers import AutoTokenizer
 
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
 from runtime.settings import BadConfig
 from runtime.vllm_engine.availability import served
 from runtime.vllm_engine.tokenizer_bundle import chunks, tokenizer_bundle

@@ -15,9 +15,9 @@ import pytest
 from radixloop.v1 import cache_pb2, common_pb2
 
 from radix import BlockStored, Namespace
-from runtime import event_stream
-from runtime.kv_events import KvEventHub
-from runtime.loaded_model import LoadedModel
+from runtime.models.loaded_model import LoadedModel
+from runtime.publishing import event_stream
+from runtime.publishing.kv_events import KvEventHub
 from runtime.vllm_engine import kv_stream
 from runtime.vllm_engine.kv_stream import KvStream
 from runtime.vllm_engine.loads import Load, LoadRecords

@@ -1,0 +1,1 @@
+"""Commands of `radix-runtime`, each with its options and tables."""

@@ -1,0 +1,1 @@
+"""Figures of a running engine, and where its time goes."""

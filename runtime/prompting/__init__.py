@@ -1,0 +1,1 @@
+"""From text and chat messages to prompt tokens."""

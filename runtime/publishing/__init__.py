@@ -1,0 +1,1 @@
+"""What others are told of the cache: metadata in Redis, KV events."""

@@ -1,0 +1,1 @@
+"""From logits to text: choosing tokens, decoding them, stopping."""

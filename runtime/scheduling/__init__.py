@@ -1,0 +1,1 @@
+"""Who computes what in the next step, and how much of it."""

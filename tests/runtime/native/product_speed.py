@@ -1,7 +1,7 @@
 """Forward passes with our own products and with oneDNN's, in one process and in turn.
 
-`python -m tests.runtime.native.product_speed`: two copies of SmolLM2 in float32, which differ in nothing else. To be run
-on a machine that has nothing else to do.
+`python -m tests.runtime.native.product_speed`: two copies of SmolLM2 in float32, which differ in nothing else. To be
+run on a machine that has nothing else to do.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def build_tiers(settings: TierSettings, pool: BlockStore, owner: Owner) -> Built
         slots = settings.host_bytes // size
         if slots < 1:
             raise InvalidRequest("host_cache", settings.host_bytes, f"must hold one block of {size} bytes")
-        behind.append(HostSlots(slots, size, pinned=pool.device.type == "cuda"))
+        behind.append(HostSlots(slots, size))
         tiers.append(ColdTier(HOST, slots))
     if settings.disk is not None:
         file = _open("disk_cache", settings.disk, settings.disk_bytes, owner, settings.foreign)

@@ -16,12 +16,15 @@ class BadBlock(Exception):
 class HostSlots:
     """Rows of one block each; pages are taken from the system as they are first written.
 
+    They are not pinned: copies to a device go through a staging buffer, and torch would round pinned memory of this
+    size up to a power of two.
+
     rows: uint8 `[slots, block_bytes]`. A slot is used by one copy at a time, whoever carries it out.
     """
 
-    def __init__(self, slots: int, block_bytes: int, *, pinned: bool) -> None:
+    def __init__(self, slots: int, block_bytes: int) -> None:
         try:
-            self.rows = torch.empty((slots, block_bytes), dtype=torch.uint8, pin_memory=pinned)
+            self.rows = torch.empty((slots, block_bytes), dtype=torch.uint8)
         except (RuntimeError, MemoryError) as error:
             gib = slots * block_bytes / 2**30
             raise InvalidRequest("host_cache", f"{gib:.1f} GiB", "more than there is memory") from error

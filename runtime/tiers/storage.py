@@ -53,7 +53,8 @@ class Storage:
         if not self._accelerated:
             return None
         event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        # The pool's device need not be the thread's current one.
+        event.record(torch.cuda.current_stream(self.pool.device))
         return event
 
     @contextlib.contextmanager
@@ -71,7 +72,14 @@ class Storage:
         """Read blocks of the device: uint8 `[len(blocks), block_bytes]` in memory. Raises GivenUp."""
         rows = self.staging(len(blocks))
         with job.pool(), self._beside(ready):
-            self.pool.export_blocks(blocks, rows)
+            if self._accelerated:
+                # Joined on the device, a block's layers cross in one copy of pinned memory; one by one, each is small
+                # and lands in strides, which takes memory that is not pinned in between.
+                joined = torch.empty_like(rows, device=self.pool.device)
+                self.pool.export_blocks(blocks, joined)
+                rows.copy_(joined)
+            else:
+                self.pool.export_blocks(blocks, rows)
         return rows
 
     def keep(self, tier: int, slots: Sequence[int], rows: torch.Tensor) -> None:
@@ -122,7 +130,7 @@ class Storage:
             fault = error
         if n:
             with job.pool(), self._beside(ready):
-                self.pool.import_blocks([copy.block for copy in copies[:n]], rows[:n])
+                self.pool.import_blocks([copy.block for copy in copies[:n]], rows[:n].to(self.pool.device))
         return [True] * n + [False] * (len(copies) - n), fault
 
     def copy_down(

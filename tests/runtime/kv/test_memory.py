@@ -56,7 +56,7 @@ try:
 except BadConfig:
     pass
 runner = ModelRunner(loaded, pool, 16)
-host = HostSlots((beside - 2**20) // runner.pool.block_bytes, runner.pool.block_bytes, pinned=False)
+host = HostSlots((beside - 2**20) // runner.pool.block_bytes, runner.pool.block_bytes)
 host.rows.fill_(1)
 for kv in runner.pool.layers.values():
     for tensor in kv.tensors:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from radixloop.tenants import MAX_PRIORITY
+
 from ..prompts import Prompt
 from .bodies import Body
 from .fleet.places import digest, prompt_head
@@ -17,7 +19,6 @@ PARENT_AGENT_HEADERS = ("x-claude-code-parent-agent-id",)
 PARENT_SESSION_HEADERS = ("x-parent-session-id", "x-dynamo-parent-session-id")
 FINAL_HEADER = "x-dynamo-session-final"
 _TRUE = ("1", "true", "yes")
-MAX_PRIORITY = 100
 
 
 class AgentHints(Body):

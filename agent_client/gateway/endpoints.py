@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from radixloop.tenants import salt_of
+from radixloop.tenants import KeyHolder, salt_of
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,7 +27,7 @@ from .keeping import Wishes
 from .openai_chat import ChatRequest, ChatWriter, chat_options, chat_prompt
 from .openai_completions import CompletionRequest, CompletionWriter, completion_options, completion_prompts
 from .openai_shapes import model_body
-from .sampling import SamplingFields
+from .sampling import SamplingFields, limit_priority
 
 
 class Endpoints:
@@ -58,10 +58,11 @@ class Endpoints:
         return JsonAnswer(model_body(name, await fleet.find(name), fleet.since))
 
     async def chat(self, http: Request) -> Response:
-        tenant = self._front.tenants.of(http.headers)
+        holder = self._front.tenants.of(http.headers)
         asked = await read_body(http, ChatRequest)
         prompt, options = chat_prompt(asked), chat_options(asked)
-        caller = _caller(http, tenant, asked, [prompt])
+        caller = _caller(http, holder, asked, [prompt])
+        limit_priority(options, asked, caller.max_priority)
         wishes = self._front.wishes_of(caller, asked)
         request_id = uuid.uuid4().hex
         model = await self._front.fleet.find(asked.model)
@@ -71,10 +72,11 @@ class Endpoints:
         return await self._front.answer(calls, writer, wishes).respond(http, stream=bool(asked.stream))
 
     async def completions(self, http: Request) -> Response:
-        tenant = self._front.tenants.of(http.headers)
+        holder = self._front.tenants.of(http.headers)
         asked = await read_body(http, CompletionRequest)
         prompts, options = completion_prompts(asked), completion_options(asked)
-        caller = _caller(http, tenant, asked, prompts)
+        caller = _caller(http, holder, asked, prompts)
+        limit_priority(options, asked, caller.max_priority)
         wishes = self._front.wishes_of(caller, asked)
         model = await self._front.fleet.find(asked.model)
         writer = CompletionWriter(asked, model, uuid.uuid4().hex, int(time.time()), wishes)
@@ -82,11 +84,15 @@ class Endpoints:
         return await self._front.answer(calls, writer, wishes).respond(http, stream=bool(asked.stream))
 
     async def messages(self, http: Request) -> Response:
-        tenant = self._front.tenants.of(http.headers)
+        holder = self._front.tenants.of(http.headers)
         asked = await read_body(http, MessagesRequest)
         prompt, options = messages_prompt(asked), messages_options(asked)
         caller = caller_of(
-            tenant, salt_of(tenant, None), loop_of(http.headers), [prompt], explained=explanation_asked(http.headers)
+            holder,
+            salt_of(holder.tenant, None),
+            loop_of(http.headers),
+            [prompt],
+            explained=explanation_asked(http.headers),
         )
         wishes = self._front.wishes(caller, breakpoints(asked, asked.cache_control), asked.kv_hints)
         request_id = uuid.uuid4().hex
@@ -96,12 +102,12 @@ class Endpoints:
         return await self._front.answer(calls, writer, wishes).respond(http, stream=bool(asked.stream))
 
     async def count_tokens(self, http: Request) -> Response:
-        tenant = self._front.tenants.of(http.headers)
+        holder = self._front.tenants.of(http.headers)
         asked = await read_body(http, CountRequest)
         prompt = messages_prompt(asked)
-        [member, *_] = await self._front.fleet.order(asked.model, loop_of(http.headers).place(tenant, prompt))
+        [member, *_] = await self._front.fleet.order(asked.model, loop_of(http.headers).place(holder.tenant, prompt))
         try:
-            counted = await member.client.tokenize(prompt, salt=salt_of(tenant, None))
+            counted = await member.client.tokenize(prompt, salt=salt_of(holder.tenant, None))
         except RadixloopError as error:
             raise from_runtime(error, NAMES) from error
         return JsonAnswer({"input_tokens": counted.count})
@@ -125,7 +131,7 @@ class Endpoints:
         return Calls([Attempt(member, send) for member in members])
 
 
-def _caller(http: Request, tenant: str | None, asked: SamplingFields, prompts: Sequence[Prompt]) -> Caller:
+def _caller(http: Request, holder: KeyHolder, asked: SamplingFields, prompts: Sequence[Prompt]) -> Caller:
     loop = loop_of(http.headers, asked.prompt_cache_key, asked.nvext)
-    salt = salt_of(tenant, asked.cache_salt)
-    return caller_of(tenant, salt, loop, prompts, explained=explanation_asked(http.headers))
+    salt = salt_of(holder.tenant, asked.cache_salt)
+    return caller_of(holder, salt, loop, prompts, explained=explanation_asked(http.headers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from radixloop.tenants import OPERATOR
+from radixloop.tenants import OPERATOR, KeyHolder
 
 from ..prompts import Prompt
 from .answering import Answer, Writer
@@ -29,6 +29,7 @@ class Caller:
         final: whether it is the conversation's last call.
         confined: whether it may not learn what other namespaces hold.
         explained: whether it wants to know why what missed did.
+        max_priority: the highest that it may name.
     """
 
     salt: str | None
@@ -37,15 +38,15 @@ class Caller:
     final: bool
     confined: bool
     explained: bool
+    max_priority: int
 
 
-def caller_of(
-    tenant: str | None, salt: str | None, loop: Loop, prompts: Sequence[Prompt], *, explained: bool
-) -> Caller:
+def caller_of(holder: KeyHolder, salt: str | None, loop: Loop, prompts: Sequence[Prompt], *, explained: bool) -> Caller:
     """Who asks for these prompts. Several together are no turn of a conversation."""
     conversation = loop.conversation(prompts[0]) if len(prompts) == 1 else None
-    confined = tenant is not None and tenant != OPERATOR
-    return Caller(salt, loop.place(tenant, prompts[0]), conversation, loop.final, confined, explained)
+    confined = holder.tenant not in (None, OPERATOR)
+    place = loop.place(holder.tenant, prompts[0])
+    return Caller(salt, place, conversation, loop.final, confined, explained, holder.max_priority)
 
 
 class Front:
@@ -60,7 +61,15 @@ class Front:
 
     def wishes(self, caller: Caller, marked: Sequence[Breakpoint], hints: KvHints | None) -> Wishes:
         """What a request wants kept. Raises ApiError for too much of it."""
-        return Wishes(self._leases, self._hints, salt=caller.salt, loop=caller.place, breakpoints=marked, hints=hints)
+        return Wishes(
+            self._leases,
+            self._hints,
+            salt=caller.salt,
+            loop=caller.place,
+            max_priority=caller.max_priority,
+            breakpoints=marked,
+            hints=hints,
+        )
 
     def wishes_of(self, caller: Caller, asked: SamplingFields) -> Wishes:
         """The same of a request to one of OpenAI's routes."""

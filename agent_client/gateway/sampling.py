@@ -84,6 +84,14 @@ class SamplingFields(Body):
         return cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})
 
 
+def limit_priority(options: GenerateOptions, asked: SamplingFields, highest: int) -> None:
+    """Holds a request to the highest priority of its key. Raises ApiError, except for Dynamo's, which is a hint."""
+    if asked.priority is not None and asked.priority > highest:
+        raise refused("priority", f"is {asked.priority}, and at most {highest} with this key")
+    if "priority" in options:
+        options["priority"] = min(options["priority"], highest)
+
+
 def limit_tokens(options: GenerateOptions, wanted: int | None) -> None:
     """Lets a reply take `wanted` tokens, or what the context leaves where that is less or nothing is named."""
     options["max_tokens"] = NO_LIMIT if wanted is None else min(wanted, NO_LIMIT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from radixloop.tenants import Keys, bearer_of, read_keys
+from radixloop.tenants import ANYBODY, KeyHolder, Keys, bearer_of, read_keys
 
 from .failures import UNAUTHORIZED, ApiError
 
@@ -16,16 +16,16 @@ class Tenants:
     def __init__(self, keys: Keys | None = None) -> None:
         self._keys = keys
 
-    def of(self, headers: Mapping[str, str]) -> str | None:
-        """The tenant of a request, by `Authorization: Bearer KEY` or Anthropic's `x-api-key`. Raises ApiError 401."""
+    def of(self, headers: Mapping[str, str]) -> KeyHolder:
+        """Who sends a request, by `Authorization: Bearer KEY` or Anthropic's `x-api-key`. Raises ApiError 401."""
         if self._keys is None:
-            return None
+            return ANYBODY
         given = bearer_of(headers.get("authorization", "")) or headers.get("x-api-key", "")
-        tenant = self._keys.tenant_of(given)
-        if tenant is None:
+        holder = self._keys.holder_of(given)
+        if holder is None:
             why = "this API key is unknown" if given else "an API key is needed, as Authorization: Bearer KEY"
             raise ApiError(UNAUTHORIZED, why, code="invalid_api_key")
-        return tenant
+        return holder
 
 
 def read_tenants(file: Path) -> Tenants:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from radixloop.tenants import is_salt_of, salt_of, salt_told
+from radixloop.tenants import MAX_PRIORITY, is_salt_of, salt_of, salt_told, tenant_of_salt
 
 from radix import Namespace
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One caller. `tenant` is None for an operator, and for everybody where nobody is asked for a key."""
+    """One caller.
+
+    Attributes:
+        tenant: None for an operator, and for everybody where nobody is asked for a key.
+        max_priority: the highest that it may name.
+    """
 
     tenant: str | None = None
+    max_priority: int = MAX_PRIORITY
 
     def salt(self, named: str | None) -> str | None:
         """The salt that the caller means by what it wrote."""
@@ -23,6 +29,10 @@ class Caller:
     def owns(self, namespace: Namespace) -> bool:
         """Whether the caller may see, fill and forget what is cached there."""
         return self.tenant is None or is_salt_of(self.tenant, namespace.salt)
+
+    def payer(self, namespace: Namespace) -> str | None:
+        """On whose account work in a namespace is: an operator works for the tenant whose namespace it names."""
+        return tenant_of_salt(namespace.salt) if self.tenant is None else self.tenant
 
     def salt_told(self, namespace: Namespace) -> str | None:
         """What the caller calls the salt of a namespace of its own."""

@@ -90,14 +90,14 @@ class KeyGuard(grpc.aio.ServerInterceptor):
         metadata = dict(handler_call_details.invocation_metadata or ())
         header = metadata.get("authorization", "")
         key = bearer_of(header) if isinstance(header, str) else ""
-        tenant = self._keys.current().tenant_of(key) if key else None
-        if tenant is None:
+        holder = self._keys.current().holder_of(key) if key else None
+        if holder is None:
             why = "this key is unknown" if key else "a key is needed, as the metadata authorization: Bearer KEY"
             return _refusal(grpc.StatusCode.UNAUTHENTICATED, why)
-        if tenant != OPERATOR and method not in TENANT_METHODS:
+        if holder.tenant != OPERATOR and method not in TENANT_METHODS:
             why = f"{method[1:]} is about all tenants: it takes an operator's key (a line '* KEY' of the file of keys)"
             return _refusal(grpc.StatusCode.PERMISSION_DENIED, why)
-        set_caller(Caller(None if tenant == OPERATOR else tenant))
+        set_caller(Caller(None if holder.tenant == OPERATOR else holder.tenant, holder.max_priority))
         return await continuation(handler_call_details)
 
 

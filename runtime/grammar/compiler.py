@@ -5,16 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from runtime.errors import ShuttingDown
 from runtime.grammar.books import GrammarBooks
 from runtime.grammar.compile_process import CompileProcess
+from runtime.grammar.fair_queue import FairQueue, QueueIsFull
 from runtime.grammar.interface import CompiledGrammar, GrammarLibrary
 from runtime.grammar.spec import CompilerBusy, GrammarRefused, GrammarSpec
 
-WORKERS = 2
+WORKERS = 3
+# One caller leaves a process for others.
+WORKERS_EACH = 2
 MAX_WAITING = 64
 MAX_CACHED = 512
 MAX_CACHED_BYTES = 256 << 20
@@ -24,15 +29,15 @@ MAX_CACHED_BYTES = 256 << 20
 class _Pending:
     """A grammar that is being compiled or waits for it, and how many wait for it."""
 
+    spec: GrammarSpec
     future: Future[CompiledGrammar]
-    trusted: bool
     waiters: int = 1
 
 
 class GrammarCompiler:
     """Compiles off everybody's thread: the runtime's own grammars here, strangers' in processes that can be ended.
 
-    Two of these at most, started when they are first needed.
+    Three of these at most, started when they are first needed. Callers take turns at them, two at a time for each.
     """
 
     def __init__(self, library: GrammarLibrary, vocab_size: int, *, seconds: float, books: GrammarBooks) -> None:
@@ -42,18 +47,19 @@ class GrammarCompiler:
         # Apart from one another: what the runtime makes itself takes milliseconds, and waits for no stranger's.
         self._own = ThreadPoolExecutor(1, thread_name_prefix="grammar-own")
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="grammar")
-        self._strangers = 0
+        self._queue = FairQueue(MAX_WAITING, WORKERS_EACH)
+        self._at_work = 0
         self._closed = False
         vocabulary = library.vocabulary()
         self._processes = [CompileProcess(vocabulary, vocab_size, seconds) for _ in range(WORKERS)]
-        # Of two that are idle the started one is taken: it was put back last.
+        # Of those that are idle a started one is taken: it was put back last.
         self._idle = list(self._processes)
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, CompiledGrammar | GrammarRefused] = OrderedDict()
         self._pending: dict[str, _Pending] = {}
 
-    def compiled(self, spec: GrammarSpec) -> Future[CompiledGrammar]:
-        """The compiled grammar of `spec`; from any thread.
+    def compiled(self, spec: GrammarSpec, caller: Hashable = None) -> Future[CompiledGrammar]:
+        """The compiled grammar of `spec`; from any thread. `caller` is whose turn it takes.
 
         The future raises GrammarRefused, CompilerBusy or ShuttingDown. Raises the last two at once where as many of
         strangers' grammars wait as may, or this is closed.
@@ -65,18 +71,19 @@ class GrammarCompiler:
                 self._kept.move_to_end(spec.digest)
                 self._books.hits += 1
                 return _done(known)
-            pending = self._pending.get(spec.digest)
-            if pending is not None:
-                pending.waiters += 1
-                return pending.future
             if self._closed:
                 raise ShuttingDown("the runtime has stopped")
-            if not spec.trusted and self._strangers >= MAX_WAITING:
-                raise CompilerBusy(f"{MAX_WAITING} grammars wait to be compiled, which is the limit")
-            future = (self._own if spec.trusted else self._threads).submit(self._compile, spec)
-            self._pending[spec.digest] = _Pending(future, spec.trusted)
-            self._strangers += not spec.trusted
-            return future
+            pending = self._pending.get(spec.digest)
+            if pending is None:
+                future = self._begin(spec, caller)
+                self._pending[spec.digest] = _Pending(spec, future)
+                return future
+            pending.waiters += 1
+            if not pending.spec.trusted and not pending.future.running():
+                # Whoever asked for the same before may have much else waiting.
+                with suppress(QueueIsFull):
+                    self._wait_for_turn(caller, spec)
+            return pending.future
 
     def leave(self, spec: GrammarSpec, future: Future[CompiledGrammar]) -> None:
         """Whoever was given this future waits for it no more: what nobody waits for is not begun."""
@@ -87,18 +94,59 @@ class GrammarCompiler:
             pending.waiters -= 1
             if not pending.waiters and future.cancel():
                 del self._pending[spec.digest]
-                self._strangers -= not pending.trusted
+                self._queue.discard(spec.digest)
 
     def close(self) -> None:
         """End the processes; what is being compiled is refused."""
         with self._lock:
             self._closed = True
+            waiting = [pending.future for pending in self._pending.values()]
+        for future in waiting:
+            future.cancel()
         for threads in (self._own, self._threads):
             threads.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.close()
 
-    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+    def _begin(self, spec: GrammarSpec, caller: Hashable) -> Future[CompiledGrammar]:
+        if spec.trusted:
+            return self._own.submit(self._compile, spec)
+        try:
+            self._wait_for_turn(caller, spec)
+        except QueueIsFull:
+            raise self._full() from None
+        if self._at_work < WORKERS:
+            self._at_work += 1
+            self._threads.submit(self._work)
+        return Future()
+
+    def _wait_for_turn(self, caller: Hashable, spec: GrammarSpec) -> None:
+        pushed_out = self._queue.put(caller, spec.digest)
+        if pushed_out is not None:
+            self._pending.pop(pushed_out).future.set_exception(self._full())
+
+    def _full(self) -> CompilerBusy:
+        return CompilerBusy(f"{self._queue.limit} grammars wait to be compiled, which is the limit")
+
+    def _work(self) -> None:
+        """Compile strangers' grammars until none may be begun."""
+        while True:
+            with self._lock:
+                taken = None if self._closed else self._queue.take()
+                if taken is None:
+                    self._at_work -= 1
+                    return
+                caller, digest = taken
+                pending = self._pending[digest]
+                pending.future.set_running_or_notify_cancel()
+            try:
+                compiled = self._compile(pending.spec, caller)
+            except BaseException as error:
+                pending.future.set_exception(error)
+            else:
+                pending.future.set_result(compiled)
+
+    def _compile(self, spec: GrammarSpec, caller: Hashable = None) -> CompiledGrammar:
         began = time.perf_counter()
         outcome: CompiledGrammar | GrammarRefused | None = None
         try:
@@ -111,7 +159,8 @@ class GrammarCompiler:
             self._books.compile.observe_one(time.perf_counter() - began)
             with self._lock:
                 del self._pending[spec.digest]
-                self._strangers -= not spec.trusted
+                if not spec.trusted:
+                    self._queue.done(caller)
                 if outcome is not None:
                     self._keep(spec.digest, outcome)
 

@@ -56,39 +56,45 @@ class GrammarDesk:
         self._compiler: GrammarCompiler | None = None
 
     async def rules(
-        self, request: inference_pb2.GenerateRequest, chat: ChatInput | None, sampling: SamplingParams
+        self,
+        request: inference_pb2.GenerateRequest,
+        chat: ChatInput | None,
+        sampling: SamplingParams,
+        payer: str | None,
     ) -> ReplyRules:
-        """What a request demands. Raises InvalidRequest, CompilerBusy."""
+        """What a request demands; `payer` is whose turn its grammar takes. Raises InvalidRequest, CompilerBusy."""
         offered = chat.tools if chat is not None else []
         text, tools = None, None
         if offered or request.HasField("tool_choice") or request.WhichOneof("constraint") is not None:
             # A long schema takes a while to read, and others are answered meanwhile.
             text, tools = await asyncio.to_thread(lambda: (constraint_of(request), tool_rules(request, offered)))
         if chat is None:
-            return await self.constrain(text, sampling)
+            return await self.constrain(text, sampling, payer)
         if tools is None:
             plain = request.tool_choice.mode == inference_pb2.TOOL_MODE_NONE or text is not None
-            rules = await self.constrain(text, sampling)
+            rules = await self.constrain(text, sampling, payer)
             return replace(rules, reader=TextOnly if plain else lambda: HeldCalls(bare=False))
         form = await asyncio.to_thread(self._form)
         field = "prompt.chat.tools" if text is None else text.field
-        rules = await self._under(tools.spec(form, text), field, sampling)
+        rules = await self._under(tools.spec(form, text), field, sampling, payer)
         return replace(rules, reader=lambda: StreamedCalls(form))
 
-    async def constrain(self, text: Constraint | None, sampling: SamplingParams) -> ReplyRules:
+    async def constrain(
+        self, text: Constraint | None, sampling: SamplingParams, payer: str | None = None
+    ) -> ReplyRules:
         """A constraint alone. Raises InvalidRequest, CompilerBusy."""
-        return ReplyRules(None, sampling) if text is None else await self._under(text.spec, text.field, sampling)
+        return ReplyRules(None, sampling) if text is None else await self._under(text.spec, text.field, sampling, payer)
 
     def close(self) -> None:
         """End what compiles."""
         if self._compiler is not None:
             self._compiler.close()
 
-    async def _under(self, spec: GrammarSpec, field: str, sampling: SamplingParams) -> ReplyRules:
+    async def _under(self, spec: GrammarSpec, field: str, sampling: SamplingParams, payer: str | None) -> ReplyRules:
         if not self._info.eos_token_ids:
             raise InvalidRequest(field, "set", "the model names no end token, so no text could end")
         compiler = self._compiler if self._compiler is not None else await asyncio.to_thread(self._make)
-        future = compiler.compiled(spec)
+        future = compiler.compiled(spec, payer)
         try:
             compiled = await _shared(future)
         except GrammarRefused as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from radixloop.tenants import MAX_PRIORITY
 from radixloop.v1 import cache_pb2, inference_pb2
 
 from runtime.access.caller import current_caller
@@ -11,7 +12,6 @@ from runtime.errors import InvalidRequest, NotForTenants
 from runtime.services.convert import MAX_ID_CHARS, Tokens, checked_id
 
 DEFAULT_LEASE_PRIORITY = 50
-MAX_PRIORITY = 100
 
 
 def public_tokens(
@@ -29,11 +29,16 @@ def public_tokens(
 
 
 def priority(request: inference_pb2.GenerateRequest | cache_pb2.LeaseRequest, default: int) -> int:
-    """0 to 100."""
+    """0 to 100: up to what the caller's key allows, or to what those have who name none. Raises InvalidRequest."""
     if not request.HasField("priority"):
         return default
     if not 0 <= request.priority <= MAX_PRIORITY:
         raise InvalidRequest("priority", request.priority, f"must be from 0 to {MAX_PRIORITY}")
+    highest = max(default, current_caller().max_priority)
+    if request.priority > highest:
+        raise InvalidRequest(
+            "priority", request.priority, f"at most {highest} with this key, by the file of keys"
+        )
     return request.priority
 
 

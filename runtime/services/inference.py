@@ -107,7 +107,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             prompt = await self._shared.encoder.encode(request.prompt, known=known)
             tokens = prompt.tokens
         holder = _holder(session, namespace, conversation)
-        rules = await self._shared.grammars.rules(request, prompt.chat, sampling)
+        payer = current_caller().payer(namespace)
+        rules = await self._shared.grammars.rules(request, prompt.chat, sampling, payer)
         job = GenerateJob(
             request_id=_request_id(request),
             tokens=tokens,

@@ -9,11 +9,14 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from radixloop.tenants import KeyHolder, Keys
 
+from agent_client.gateway import create_app
 from agent_client.gateway.keeping.breakpoints import Mark, shared
 from agent_client.gateway.keeping.wishes import _outermost
+from agent_client.gateway.tenants import Tenants
 
-from .gateway_harness import error, frames, ok
+from .gateway_harness import error, frames, ok, serving_http
 from .toy_runtime import LEASABLE, Refusal, ToyRuntime
 
 MESSAGES, CHAT = "/v1/messages", "/v1/chat/completions"
@@ -261,6 +264,31 @@ def test_a_claim_goes_by_its_revision(http: httpx.Client, scripted: ToyRuntime) 
     assert claim(8, ttl_seconds=-1) == ["rejected"]
     assert claim(8, ttl_seconds="x") == ["rejected"]
     assert claim(8, claim_id="") == ["rejected"]
+
+
+def test_a_key_says_which_priorities_its_holder_may_name(toy: ToyRuntime) -> None:
+    keys = Tenants(Keys({"a": KeyHolder("ana"), "b": KeyHolder("bob", 60), "*": KeyHolder("*", 100)}))
+    chat, text = {"messages": [{"role": "user", "content": "x"}]}, {"prompt": "x"}
+    paths = ((CHAT, chat), ("/v1/completions", text), ("/v1/responses", {"input": "x"}))
+    with serving_http(create_app(toy.target, tenants=keys)) as url, httpx.Client(base_url=url) as client:
+        for key, highest in (("a", 0), ("b", 60), ("*", 100)):
+            client.headers["authorization"] = f"Bearer {key}"
+            for path, body in paths:
+                asked = {"model": "toy", "max_tokens": 3, **body}
+                ok(client.post(path, json=asked | {"priority": highest}))
+                assert toy.seen[-1].request.priority == highest
+                # A hint is brought within the bound.
+                ok(client.post(path, json=asked | {"nvext": {"agent_hints": {"priority": 99}}}))
+                assert toy.seen[-1].request.priority == min(99, highest)
+                if highest < 100:
+                    told = error(client.post(path, json=asked | {"priority": highest + 1}), 400)
+                    assert told["param"] == "priority"
+                    assert f"is {highest + 1}, and at most {highest}" in told["message"]
+            toy.asked_leases.clear()
+            wanted = hints(retain({"priority": 61}), retain({"priority": 50}), priority(1, 99), message_id=None)
+            most = max(50, highest)
+            assert ask(client, wanted) == ["applied" if most > 60 else "rejected", "applied", "applied"]
+            assert [lease.priority for lease in toy.asked_leases][-2:] == [50, min(99, most)]
 
 
 def test_what_cannot_be_retained_is_told(http: httpx.Client, scripted: ToyRuntime) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from radixloop.tenants import Keys
+from radixloop.tenants import KeyHolder, Keys
 from radixloop.v1 import common_pb2, inference_pb2
 
 from agent_client.gateway import Tenants, create_app
@@ -283,7 +283,7 @@ def test_a_conversation_survives_its_runtime(toy: ToyRuntime) -> None:
 
 
 def test_no_tenant_goes_on_from_anothers_response(toy: ToyRuntime) -> None:
-    keys = Tenants(Keys({"a": "ana", "b": "bob"}))
+    keys = Tenants(Keys({"a": KeyHolder("ana"), "b": KeyHolder("bob")}))
     with serving_http(create_app(toy.target, tenants=keys)) as url, httpx.Client(base_url=url) as client:
         ana, bob = ({"authorization": f"Bearer {key}"} for key in "ab")
         told = ok(client.post(RESPONSES, json=HELLO, headers=ana))

@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from radixloop.tenants import OPERATOR, BadKeyFile, bearer_of, is_salt_of, read_keys, salt_of, salt_told
+from radixloop.tenants import (
+    OPERATOR,
+    BadKeyFile,
+    KeyHolder,
+    bearer_of,
+    is_salt_of,
+    read_keys,
+    salt_of,
+    salt_told,
+    tenant_of_salt,
+)
 
 
 def test_no_two_pairs_of_tenant_and_salt_have_one_namespace() -> None:
@@ -23,6 +33,11 @@ def test_no_two_pairs_of_tenant_and_salt_have_one_namespace() -> None:
         ("a na key-of-x\n", ":1: must read"),
         ("ok key-of-x\n[b] key-of-x\n", ":2: must read"),
         ("ana key-of-x\nbob key-of-x\n", ":2: the key of bob is the key of ana too"),
+        ("ana key-of-x priority=101\n", ":1: must read TENANT KEY or TENANT KEY priority=N"),
+        ("ana key-of-x priority=-1\n", ":1: must read"),
+        ("ana key-of-x priority=\n", ":1: must read"),
+        ("* key-of-x priority=5\n", ":1: must read"),
+        ("ana key-of-x\nana key-of-x priority=5\n", ":2: this key of ana has another priority"),
         ("# nobody\n", "holds no key"),
         (None, "No such file"),
     ],
@@ -47,14 +62,22 @@ def test_a_tenant_finds_its_own_namespaces_by_the_names_that_it_gave_them() -> N
     assert salt_of(OPERATOR, "a") == "a"
 
 
+def test_what_an_operator_asks_for_a_tenant_is_on_that_tenants_account() -> None:
+    for salt in (None, "s", 'with "quotes"', "ümläut", '["b", "x"]'):
+        assert tenant_of_salt(salt_of("a", salt)) == "a"
+    for other in (None, "", "s", '["no tenant name", "s"]', "[[1], 2]", "[" * 5000, '["a"]'):
+        assert tenant_of_salt(other) == other
+
+
 def test_keys_are_told_apart(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text("# who may call\n\nana one\nana two\n* boss\n")
+    file.write_text("# who may call\n\nana one\nana two priority=100\nbob three  priority=7\n* boss\n")
     keys = read_keys(file)
-    assert [keys.tenant_of(key) for key in ("one", "two", "boss", "", "three", "\udcff")] == [
-        "ana",
-        "ana",
-        "*",
+    assert [keys.holder_of(key) for key in ("one", "two", "three", "boss", "", "four", "\udcff")] == [
+        KeyHolder("ana", 0),
+        KeyHolder("ana", 100),
+        KeyHolder("bob", 7),
+        KeyHolder("*", 100),
         None,
         None,
         None,

@@ -15,20 +15,21 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from radixloop.v1 import cache_pb2, common_pb2, events_pb2, inference_pb2, sessions_pb2
 
-from agent_client import Access, NotFound, PermissionDenied, RadixClient, Unauthenticated
+from agent_client import Access, InvalidArgument, NotFound, PermissionDenied, RadixClient, Unauthenticated
 from runtime.access.key_guard import _LOOK_EVERY_S, KeyFile
 from runtime.models.loaded_model import LoadedModel
 from runtime.settings import BadConfig
 from tests.runtime.services_harness import Server, generate, prompt_of, refused, request, serving
 
 KEYS = {"ana": "key-of-ana", "bob": "key-of-bob", "*": "key-of-boss"}
+FOR_HASTE = "key-of-ana-in-haste"
 PROMPT = [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]
 
 
 @pytest.fixture(scope="module")
 def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("keys") / "keys"
-    file.write_text("".join(f"{tenant} {key}\n" for tenant, key in KEYS.items()))
+    file.write_text("".join(f"{tenant} {key}\n" for tenant, key in KEYS.items()) + f"ana {FOR_HASTE} priority=60\n")
     return file
 
 
@@ -170,6 +171,26 @@ def test_leases_are_each_tenants_own(callers: dict[str, RadixClient]) -> None:
     assert [(one.id, one.salt) for one in boss.leases().leases] == [(lease.id, "ana")]
     assert ana.renew_lease(lease.id, 30.0).id == lease.id
     assert ana.release_lease(lease.id).id == lease.id
+
+
+def test_a_key_says_which_priorities_its_holder_may_name(guarded: Server, callers: dict[str, RadixClient]) -> None:
+    ana, boss = callers["ana"], callers["*"]
+    with RadixClient(guarded.target, access=Access(token=FOR_HASTE)) as hasty:
+        for client, highest in ((ana, 0), (hasty, 60), (boss, 100)):
+            client.generate(PROMPT, max_tokens=1, priority=highest)
+            # A lease that names none has 50, and so may everybody's.
+            assert client.lease(PROMPT, ttl_s=60, priority=max(50, highest)).id
+        for client, highest in ((ana, 0), (hasty, 60)):
+            with pytest.raises(InvalidArgument, match=f"priority is {highest + 1}: at most {highest} with this key"):
+                client.generate(PROMPT, max_tokens=1, priority=highest + 1)
+            most = max(50, highest)
+            with pytest.raises(InvalidArgument, match=f"priority is {most + 1}: at most {most} with this key"):
+                client.lease(PROMPT, ttl_s=60, priority=most + 1)
+    for client in (ana, boss):
+        with pytest.raises(InvalidArgument, match="priority is 101: must be from 0 to 100"):
+            client.generate(PROMPT, max_tokens=1, priority=101)
+    for lease in boss.leases().leases:
+        boss.release_lease(lease.id)
 
 
 def test_what_is_about_all_tenants_takes_an_operators_key(guarded: Server, callers: dict[str, RadixClient]) -> None:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
+from radixloop.tenants import MAX_PRIORITY
 
 from ..bodies import Body
 from ..failures import refused
+from .lease_book import DEFAULT_PRIORITY
 
 PROTOCOL = "0.1"
 MAX_ACTIONS = 16
@@ -51,7 +53,7 @@ class Directive(Body):
     start: int = Field(0, ge=0)
     end: int | None = Field(None, ge=1)
     covers_output: bool = False
-    priority: int = Field(50, ge=0, le=100)
+    priority: int = Field(DEFAULT_PRIORITY, ge=0, le=MAX_PRIORITY)
     duration: float | None = Field(None, gt=0, le=604_800)
 
 

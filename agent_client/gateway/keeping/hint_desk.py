@@ -15,7 +15,7 @@ from ...errors import RadixloopError
 from ...generate_options import namespace
 from ..fleet import Member
 from .hint_actions import Action, Fetch, Payload, Result, Retain, SetPriority
-from .lease_book import LeaseBook
+from .lease_book import DEFAULT_PRIORITY, LeaseBook
 
 log = logging.getLogger(__name__)
 
@@ -25,22 +25,26 @@ V = TypeVar("V")
 MAX_REMEMBERED = 4096
 MAX_FETCHES = 64
 DEFAULT_TTL_S = 300.0
-MAX_PRIORITY = 100
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A request that ended well: where, whose, and its token ids."""
+    """A request that ended well: where, whose, the highest priority that it may name, and its token ids."""
 
     member: Member
     salt: str | None
     loop: str
+    max_priority: int
     prompt: array[int]
     output: Sequence[int]
 
     def whole(self) -> array[int]:
         """Prompt and output."""
         return self.prompt + array("i", self.output)
+
+    def highest(self) -> int:
+        """The highest priority of a lease: everybody may name what those have who name none."""
+        return max(self.max_priority, DEFAULT_PRIORITY)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class HintDesk:
                 ended.salt,
                 ended.whole(),
                 ttl_s=terms.ttl_seconds or DEFAULT_TTL_S,
-                priority=min(terms.value, MAX_PRIORITY),
+                priority=min(terms.value, ended.highest()),
                 label=_label(f"claim {terms.claim_id}"),
             )
             if leased.lease_id is None:
@@ -133,6 +137,9 @@ class HintDesk:
             ids = ended.whole() if directive.covers_output else ended.prompt[: directive.end]
             if directive.start >= len(ids):
                 refusals.append(f"start {directive.start} is beyond the {len(ids)} tokens that there are")
+                continue
+            if directive.priority > ended.highest():
+                refusals.append(f"priority {directive.priority} is above {ended.highest()}, the highest with this key")
                 continue
             ttl_s = directive.duration or DEFAULT_TTL_S
             leased = await self._book.keep(

@@ -18,6 +18,8 @@ from ..fleet import Member
 
 log = logging.getLogger(__name__)
 
+# Of a lease that names none.
+DEFAULT_PRIORITY = 50
 MAX_LOOPS = 4096
 # A loop that moves its mark with each turn needs two or three: one that it asks for anew, and what that covers.
 MAX_LEASES_OF_LOOP = 32
@@ -65,11 +67,11 @@ class LeaseBook:
         ids: array[int],
         *,
         ttl_s: float,
-        priority: int | None = None,
+        priority: int = DEFAULT_PRIORITY,
         label: str,
     ) -> Leased:
         """Leases the cached prefix of a prompt's token ids. Never raises for a runtime that refuses."""
-        leased = await self._keep(member, salt, loop, ids, ttl_s, 50 if priority is None else priority, label)
+        leased = await self._keep(member, salt, loop, ids, ttl_s, priority, label)
         self._told(leased.outcome)
         if leased.outcome == "refused":
             log.warning("a lease of %d tokens at %s was refused: %s", len(ids), member.target, leased.why)

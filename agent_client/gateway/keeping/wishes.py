@@ -33,6 +33,7 @@ class Wishes:
         *,
         salt: str | None,
         loop: str,
+        max_priority: int,
         breakpoints: Sequence[Breakpoint] = (),
         hints: KvHints | None = None,
     ) -> None:
@@ -40,6 +41,7 @@ class Wishes:
         self._desk = desk
         self._salt = salt
         self._loop = loop
+        self._max_priority = max_priority
         self._breakpoints = breakpoints
         self._hints = hints
         self._actions = [] if hints is None else read_actions(hints)
@@ -70,7 +72,7 @@ class Wishes:
             return
         if len(generations) == 1:
             output = generations[0].token_ids
-            ended = Ended(member, self._salt, self._loop, ids, output)
+            ended = Ended(member, self._salt, self._loop, self._max_priority, ids, output)
             results = await self._desk.carry_out(self._actions, self._hints.message_id, ended)
         else:
             results = [_several(item if isinstance(item, Result) else item[0]) for item in self._actions]

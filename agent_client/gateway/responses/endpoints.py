@@ -22,6 +22,7 @@ from ..fleet import Calls
 from ..fleet.places import digest
 from ..front import Front, caller_of
 from ..json_answer import JsonAnswer
+from ..sampling import limit_priority
 from .request import Message, ResponsesRequest, chat_of, new_messages, turn_options
 from .store import Place, ResponseStore, Stored
 from .turn import Turn
@@ -37,7 +38,8 @@ class ResponsesEndpoints:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def create(self, http: Request) -> Response:
-        front, tenant = self._front, self._front.tenants.of(http.headers)
+        front, holder = self._front, self._front.tenants.of(http.headers)
+        tenant = holder.tenant
         asked = await read_body(http, ResponsesRequest)
         asked.refuse_unserved()
         tools, new = asked.chat_tools(), new_messages(asked)
@@ -49,9 +51,10 @@ class ResponsesEndpoints:
         history: Sequence[Message] = previous.messages if previous else ()
         whole = chat_of(asked.instructions, history, new, tools)
         asked_why = explanation_asked(http.headers)
-        caller, head = caller_of(tenant, salt, loop, [whole], explained=asked_why), digest([asked.instructions, tools])
+        caller, head = caller_of(holder, salt, loop, [whole], explained=asked_why), digest([asked.instructions, tools])
         if previous is not None:
             caller = replace(caller, place=previous.loop)
+        limit_priority(options, asked, caller.max_priority)
         wishes = front.wishes_of(caller, asked)
         if caller.confined:
             options["verdict_within_namespace"] = True
@@ -99,7 +102,7 @@ class ResponsesEndpoints:
         return JsonAnswer({"id": name, "object": "response", "deleted": True})
 
     def _asked_for(self, http: Request) -> Stored:
-        tenant = self._front.tenants.of(http.headers)
+        tenant = self._front.tenants.of(http.headers).tenant
         return self._store.get(http.path_params["name"], tenant, "response_id")
 
     def _previous(self, asked: ResponsesRequest, tenant: str | None) -> Stored | None:

@@ -22,6 +22,7 @@ from runtime.grammar import (
     sandbox,
 )
 from runtime.grammar.compile_process import CompileProcess
+from runtime.grammar.compiler import WORKERS, WORKERS_EACH
 from runtime.grammar.frames import DONE, REFUSED
 from runtime.grammar.interface import CompiledGrammar
 from runtime.grammar.trial import try_out
@@ -78,14 +79,8 @@ def test_those_who_ask_at_once_share_one_compilation(
 def test_only_so_many_strangers_may_wait_and_the_runtimes_own_do_not_wait_for_them(
     compile_service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, library = Event(), compile_service.library
-
-    def slowly(process: CompileProcess, spec: GrammarSpec) -> bytes:
-        assert go.wait(60)
-        return library.dump(library.compile(spec))
-
-    monkeypatch.setattr(CompileProcess, "compile", slowly)
-    monkeypatch.setattr(compiler, "MAX_WAITING", 3)
+    go = hold_up_strangers(compile_service, monkeypatch)
+    monkeypatch.setattr(compile_service._queue, "limit", 3)
     waiting = [compile_service.compiled(regex("a" * count)) for count in (1, 2, 3)]
     with pytest.raises(CompilerBusy, match="3 grammars wait"):
         compile_service.compiled(regex("aaaa"))
@@ -101,6 +96,42 @@ def test_only_so_many_strangers_may_wait_and_the_runtimes_own_do_not_wait_for_th
     go.set()
     wait(waiting, 60)
     compile_service.compiled(regex("aaaa")).result(60)
+
+
+def test_one_callers_grammars_hold_up_nobody_elses(
+    compile_service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = hold_up_strangers(compile_service, monkeypatch, "slow")
+    monkeypatch.setattr(compile_service._queue, "limit", 6)
+    slow = [compile_service.compiled(regex(f"slow{count}"), "one") for count in range(6)]
+    # Room is made by whoever has most waiting, and a process is free.
+    assert accepts(compile_service.compiled(regex("quick"), "another").result(60), b"quick")
+    with pytest.raises(CompilerBusy, match="6 grammars wait"):
+        slow[5].result(60)
+    # What another asks for too takes that one's turn, behind whatever the first has waiting.
+    assert not any(future.done() for future in slow[:5])
+    shared = compile_service.compiled(regex("common"), "one")
+    assert compile_service.compiled(regex("common"), "another") is shared
+    assert accepts(shared.result(60), b"common")
+    assert not any(future.done() for future in slow[:5])
+    go.set()
+    for count, future in enumerate(slow[:5]):
+        assert accepts(future.result(60), f"slow{count}".encode())
+    assert compile_service._at_work <= WORKERS
+    assert len(compile_service._queue) == 0
+
+
+def hold_up_strangers(service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, which: str = "") -> Event:
+    """Let the compilations of texts that begin with `which` wait for an event; no process is started."""
+    go, library = Event(), service.library
+
+    def slowly(process: CompileProcess, spec: GrammarSpec) -> bytes:
+        if spec.text.startswith(which):
+            assert go.wait(60)
+        return library.dump(library.compile(spec))
+
+    monkeypatch.setattr(CompileProcess, "compile", slowly)
+    return go
 
 
 def hold_up(service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> Event:
@@ -201,7 +232,7 @@ def test_what_happens_to_a_process_says_nothing_of_its_grammar(
 @pytest.mark.slow
 def test_the_end_of_the_runtime_refuses_no_grammar(compile_service: GrammarCompiler, books: GrammarBooks) -> None:
     compiling = [compile_service.compiled(GrammarSpec("ebnf", SLOW + " " * count)) for count in range(3)]
-    assert eventually(lambda: all(process.starts for process in compile_service._processes))
+    assert eventually(lambda: sum(process.starts for process in compile_service._processes) == WORKERS_EACH)
     compile_service.close()
     for future in compiling[:2]:
         with pytest.raises(ShuttingDown):

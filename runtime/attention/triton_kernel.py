@@ -140,7 +140,7 @@ def attend(
     key_dims = tl.arange(0, KEY_PAD)
     value_dims = tl.arange(0, VALUE_PAD)
     q = tl.load(
-        query + token[:, None] * query_token + head[:, None] * query_head + key_dims[None, :],
+        query + token[:, None] * query_token + head.to(tl.int64)[:, None] * query_head + key_dims[None, :],
         mask=live[:, None] & (key_dims[None, :] < KEY_DIM),
         other=0.0,
     )

@@ -46,8 +46,12 @@ class GraphRecorder:
                     step()
             current.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            # Other threads may use CUDA meanwhile: only what this one does is held against the recording.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            # Other threads may use CUDA meanwhile: only what this one does is held against the recording. One that
+            # fails would leave its stream the thread's current one, but for the block around it.
+            with (
+                torch.cuda.stream(current),
+                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
                 output = step()
 
         def replay() -> torch.Tensor:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-import torch
 
 from radix import Namespace
 from runtime.attention.choice import CANDIDATES
 from runtime.engine import Engine
 from runtime.engine_config import EngineConfig
-from runtime.events import Event, FailedEvent, FinishedEvent
+from runtime.events import FinishedEvent
 from runtime.execution.batch import BatchItem, StepPlan
 from runtime.execution.logit_rows import LogitRows
 from runtime.execution.model_runner import ModelRunner
@@ -22,8 +20,10 @@ from runtime.gpu_check.correctness import branch_items, decode_items
 from runtime.gpu_check.peaks import Peaks, best_seconds
 from runtime.gpu_check.plan import CheckPlan
 from runtime.gpu_check.shapes import Costs
+from runtime.kv.gpu_memory import free_gpu_memory
 from runtime.models.loaded_model import LoadedModel
 from runtime.request import GenerateJob
+from runtime.run_job import run_job
 from runtime.sampling.sampling_params import SamplingParams
 
 
@@ -171,21 +171,8 @@ def measure_first_tokens(loaded: LoadedModel, plan: CheckPlan, block_size: int) 
 
 
 def _ask(engine: Engine, loaded: LoadedModel, prompt: np.ndarray) -> FinishedEvent:
-    ended = threading.Event()
-    last: list[Event] = []
-
-    def take(events: list[Event]) -> None:
-        last[:] = events[-1:]
-        if isinstance(events[-1], (FinishedEvent, FailedEvent)):
-            ended.set()
-
     sampling = SamplingParams(max_tokens=1, ignore_eos=True)
-    engine.submit(GenerateJob("check", prompt.astype(np.int32), Namespace(loaded.info.fingerprint), sampling), take)
-    ended.wait()
-    if isinstance(last[0], FailedEvent):
-        raise last[0].error
-    assert isinstance(last[0], FinishedEvent)
-    return last[0]
+    return run_job(engine, GenerateJob("check", prompt.astype(np.int32), Namespace(loaded.info.fingerprint), sampling))
 
 
 def pool_tokens(loaded: LoadedModel, plan: CheckPlan) -> int:
@@ -193,5 +180,4 @@ def pool_tokens(loaded: LoadedModel, plan: CheckPlan) -> int:
     wanted = max(plan.batches) * (max(plan.contexts) + 256)
     if loaded.model.device.type != "cuda":
         return wanted
-    free = torch.cuda.mem_get_info(loaded.model.device)[0]
-    return min(wanted, int(0.8 * free) // loaded.info.kv_bytes_per_token)
+    return min(wanted, int(0.8 * free_gpu_memory(loaded.model.device)) // loaded.info.kv_bytes_per_token)

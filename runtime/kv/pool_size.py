@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from runtime.config import ServeConfig
 from runtime.kv.free_memory import free_memory, machine_memory
+from runtime.kv.gpu_memory import free_gpu_memory
 from runtime.models.loaded_model import ModelInfo
 from runtime.settings import BadConfig
 
@@ -53,13 +52,13 @@ def check_host_cache(config: ServeConfig, info: ModelInfo, num_blocks: int) -> N
 def default_memory(device: str) -> int:
     """Bytes for the pool where none were named: half of what a GPU has free, else 2 GiB or a quarter of the memory."""
     if device.startswith("cuda"):
-        return torch.cuda.mem_get_info(device)[0] // 2
+        return free_gpu_memory(device) // 2
     return min(CPU_DEFAULT, machine_memory() // 4)
 
 
 def spare_memory(device: str) -> int:
     """Bytes that a pool may take: what is free now, less the margin and what else a step needs."""
-    free = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else free_memory()
+    free = free_gpu_memory(device) if device.startswith("cuda") else free_memory()
     return max(0, int(free * (1 - MARGIN)) - WORK)
 
 

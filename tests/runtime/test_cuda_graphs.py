@@ -6,7 +6,10 @@ the logits and the KV that it has alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,3 +189,75 @@ def test_without_graphs_the_log_says_why(
     )
     assert found is None
     assert why in caplog.text
+
+
+class Streams:
+    """Stands in for what `torch.cuda` knows of streams and graphs; `broken` graphs cannot be ended."""
+
+    def __init__(self, *, broken: bool) -> None:
+        self.current: Any = "first"
+        self.calls: list[Any] = []
+        self._broken = broken
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Stream:
+            def __init__(self, _: torch.device) -> None:
+                pass
+
+            def wait_stream(self, other: Any) -> None:
+                pass
+
+        fakes = {
+            "Stream": Stream,
+            "graph_pool_handle": lambda: (0, 1),
+            "device": lambda _: nullcontext(),
+            "current_stream": lambda device=None: self.current,
+            "stream": self.on,
+            "CUDAGraph": lambda: SimpleNamespace(replay=lambda: self.calls.append("replay")),
+            "graph": self.graph,
+        }
+        for name, fake in fakes.items():
+            monkeypatch.setattr(torch.cuda, name, fake)
+
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextmanager
+    def graph(self, graph: Any, **settings: Any) -> Iterator[None]:
+        # As torch's: what ends the capture may raise, and then the stream before is not restored.
+        before, self.current = self.current, settings["stream"]
+        self.calls.append(settings["capture_error_mode"])
+        yield
+        if self._broken:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.current = before
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_recording_leaves_the_stream_as_it_was(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = Streams(broken=broken)
+    streams.current = SimpleNamespace(wait_stream=lambda _: None)
+    began = streams.current
+    streams.patch(monkeypatch)
+    ran_on: list[Any] = []
+
+    def step() -> torch.Tensor:
+        ran_on.append(streams.current)
+        return torch.ones(3)
+
+    recorder = cuda_graphs.GraphRecorder(torch.device("cuda"))
+    if broken:
+        with pytest.raises(RuntimeError, match="capturing"):
+            recorder.record(step)
+    else:
+        replay = recorder.record(step)
+        assert replay() is replay()
+        assert streams.calls == ["thread_local", "replay", "replay"]
+    assert streams.current is began
+    # Warmed up and recorded on the recorder's own stream.
+    assert ran_on == [recorder._stream] * (cuda_graphs.WARM_UPS + 1)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from radix.kv_bytes import HALVES
 from runtime.attention.interface import AttentionOptions
 from runtime.attention.needs import Needs
 from runtime.attention.paged_layout import PagedLayout, split
@@ -26,6 +27,7 @@ from runtime.attention.shared_prefix import SharedPrefixAttention
 from runtime.attention.triton_backend import TritonAttention, block_n
 from runtime.execution.batch import BatchItem, StepPlan
 from runtime.kv.kv_pool import KVPool, LayerKV
+from runtime.kv.packed_view import PackedView
 from runtime.kv.precision import KVFormat, LayerShape
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -158,6 +160,38 @@ def branches() -> float:
     return one.error(SharedPrefixAttention(TritonAttention(2)))
 
 
+def far() -> float:
+    """The largest distance from the reference where blocks and heads lie beyond what 32 bits count.
+
+    Almost all of the memory is never touched.
+    """
+    page, dim, heads = 16, 64, 3
+    kept = KVFormat("int8", "int8")
+    block = page * kept.bytes_per_token([LayerShape(0, 1, dim, dim)]) // 2
+    blocks = 2**31 // block + 8
+    halves = []
+    for half in HALVES:
+        packing = kept.packing(0, half)
+        assert packing is not None
+        records = torch.empty(blocks * block, dtype=torch.uint8).view(blocks, page, 1, -1)
+        halves.append(PackedView(records, packing, dim))
+    kv = LayerKV(*halves, *(half.flatten(0, 1) for half in halves))
+    table = np.array([blocks - 2, 3, blocks - 1], dtype=np.int32)
+    random = torch.Generator().manual_seed(6)
+    for block_id in table:
+        for half in halves:
+            half[int(block_id)] = torch.randn(page, 1, dim, generator=random)
+    apart = 2**30 + 8
+    numbers = torch.empty((heads - 1) * apart + 2 * dim, dtype=F16)
+    query = numbers.as_strided((2, heads, dim), (dim, apart, 1))
+    query.copy_(torch.randn(2, heads, dim, generator=random))
+    plan = StepPlan([BatchItem(np.zeros(2, np.int32), 2 * page + 3, table)], page, blocks, torch.device("cpu"))
+    options = AttentionOptions(scale=0.2)
+    wanted, _ = ReferenceAttention()(query, kv, plan, options)
+    out, _ = TritonAttention(1)(query, kv, plan, options)
+    return float((out.float() - wanted.float()).abs().max())
+
+
 def family_errors() -> dict[str, float]:
     """Whole models whose layers attend through the kernel: the largest relative distance of a row of logits."""
     import transformers
@@ -262,4 +296,5 @@ if __name__ == "__main__":
         print(json.dumps(compile_all(int(sys.argv[1].removeprefix("sm_")))))
     else:
         errors = {name: error(case) for name, case in CASES.items()}
-        print(json.dumps({"cases": errors, "padding": padding(), "branches": branches(), "families": family_errors()}))
+        others = {"padding": padding(), "branches": branches(), "far": far(), "families": family_errors()}
+        print(json.dumps({"cases": errors, **others}))

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from runtime.kv import free_memory as memory
+from runtime.kv.gpu_memory import free_gpu_memory
+from runtime.kv.pool_size import default_memory
 
 SCRIPT = """
 import resource, sys
@@ -23,7 +26,6 @@ if where != "rlimit":
 import numpy as np, torch
 from runtime.config import ServeConfig
 from runtime.execution.batch import BatchItem
-from runtime.kv.free_memory import limit_names
 from runtime.kv.settings import KVSettings
 from runtime.execution.model_runner import ModelRunner
 from runtime.kv.pool_size import GIB, check_host_cache, pool_blocks, spare_memory
@@ -38,7 +40,8 @@ if where == "rlimit":
     used = next(int(l.split()[1]) * 1024 for l in open("/proc/self/status") if l.startswith("VmData"))
     resource.setrlimit(resource.RLIMIT_DATA, (used + room,) * 2)
 else:
-    limit, used = next((Path(where, a), Path(where, b)) for a, b in limit_names() if Path(where, a).exists())
+    names = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    limit, used = next((Path(where, a), Path(where, b)) for a, b in names if Path(where, a).exists())
     limit.write_text(str(int(used.read_text()) + room))
 blocks = pool_blocks(ServeConfig(kv_memory="auto"), loaded.info)
 try:
@@ -78,7 +81,7 @@ def memory_group() -> Iterator[Path]:
         except OSError:
             continue
         try:
-            if any((group / limit).exists() for limit, _ in memory.limit_names()):
+            if any((group / limit).exists() for limit in ("memory.max", "memory.limit_in_bytes")):
                 yield group
                 return
         finally:
@@ -132,3 +135,11 @@ def test_the_tightest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert memory.free_memory() == 2**30
     status.write_text(f"VmSize:\t{4 * 2**20} kB\nVmData:\t{2**19} kB\n")
     assert memory.free_memory() == 0
+
+
+def test_a_gpu_has_free_what_torch_holds_and_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [3 * 2**30]
+    monkeypatch.setattr(torch.cuda, "empty_cache", held.clear)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * 2**30 - sum(held), 16 * 2**30))
+    assert free_gpu_memory("cuda:1") == 8 * 2**30
+    assert default_memory("cuda") == 4 * 2**30

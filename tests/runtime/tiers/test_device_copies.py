@@ -70,13 +70,13 @@ class Watched(KVPool):
             for tensor in kv.tensors:
                 tensor.normal_(generator=random)
 
-    def export_blocks(self, blocks: Any, out: torch.Tensor, layers: Any = None) -> None:
+    def export_blocks(self, blocks: Any, out: torch.Tensor, *rest: Any) -> None:
         self._calls.append(("export", out.data_ptr()))
-        super().export_blocks(blocks, out, layers)
+        super().export_blocks(blocks, out, *rest)
 
-    def import_blocks(self, blocks: Any, data: torch.Tensor, layers: Any = None) -> None:
+    def import_blocks(self, blocks: Any, data: torch.Tensor, *rest: Any) -> None:
         self._calls.append(("import",))
-        super().import_blocks(blocks, data, layers)
+        super().import_blocks(blocks, data, *rest)
 
 
 def test_copies_wait_for_the_engine_and_end_before_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from .cache_control import breakpoints
 from .conversations import loop_of
 from .explain_header import asked as explanation_asked
 from .failures import UNAVAILABLE, from_runtime
-from .fleet import Attempt, Calls, prompts_with
+from .fleet import SERVING, Attempt, Calls, prompts_with
 from .front import Caller, Front, caller_of
 from .json_answer import JsonAnswer
 from .keeping import Wishes
@@ -37,11 +37,13 @@ class Endpoints:
         self._front = front
 
     async def health(self, http: Request) -> Response:
-        """Whether a runtime serves, and which. Open to everybody, as probes carry no keys."""
+        """Whether a runtime serves: open to everybody, as probes carry no keys. Which one, an operator may know."""
         told = await self._front.fleet.look()
-        serving = [status for status in told.values() if status == "SERVING"]
-        status = serving[0] if serving else "; ".join(told.values())
-        return JsonAnswer({"status": status, "runtimes": told}, 200 if serving else UNAVAILABLE)
+        serves = SERVING in told.values()
+        body: dict[str, object] = {"status": SERVING if serves else "NOT_SERVING"}
+        if self._front.tenants.operates(http.headers):
+            body["runtimes"] = told
+        return JsonAnswer(body, 200 if serves else UNAVAILABLE)
 
     async def metrics(self, http: Request) -> Response:
         return Response(self._front.metrics.text(), media_type="text/plain; version=0.0.4")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 
 from ..errors import RadixloopError
 from .field_names import RUNTIMES_NAMES, FieldNames
+
+log = logging.getLogger(__name__)
 
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, TOO_LARGE, TOO_MANY = 400, 401, 404, 413, 429
 # Not in the standard: the client closed the connection before the answer.
@@ -28,6 +31,13 @@ _STATUS = {
     "PERMISSION_DENIED": BAD_GATEWAY,
     "UNAVAILABLE": UNAVAILABLE,
     "DEADLINE_EXCEEDED": 504,
+}
+# Where the runtimes are, and what the gateway is to them, is nothing to its clients: the log has their own words.
+_TOLD = {
+    501: "the runtime is older than the gateway and does not serve this",
+    BAD_GATEWAY: "the runtime does not let the gateway in",
+    UNAVAILABLE: "the runtime cannot be reached; ask again in a moment",
+    504: "the runtime took too long",
 }
 # Clients look for this code, and Anthropic's for its words, before they shorten a history.
 TOO_LONG = "context_length_exceeded"
@@ -70,7 +80,7 @@ def refused(param: str, why: str) -> ApiError:
 def from_runtime(error: RadixloopError, names: FieldNames = RUNTIMES_NAMES) -> ApiError:
     """The HTTP form of an error of the runtime, or of the client before anything was sent.
 
-    `names` are those of the body.
+    `names` are those of the body. What the body does not tell is logged.
     """
     if error.code == "RESOURCE_EXHAUSTED":
         if error.retry_after_s is None:
@@ -79,6 +89,9 @@ def from_runtime(error: RadixloopError, names: FieldNames = RUNTIMES_NAMES) -> A
         return ApiError(TOO_MANY, error.message, code="rate_limit_exceeded", retry_after_s=error.retry_after_s)
     status = _STATUS.get(error.code, INTERNAL)
     message, param = names.told(error.message) if status == BAD_REQUEST else (error.message, None)
+    if status in _TOLD:
+        log.warning("answered with %d: %s", status, error)
+        message = _TOLD[status]
     code = TOO_LONG if _TOO_LONG.match(error.message) else None
     retry_after_s = (error.retry_after_s or _UNAVAILABLE_RETRY_S) if status == UNAVAILABLE else None
     return ApiError(status, message, param=param, code=code, retry_after_s=retry_after_s)

@@ -12,9 +12,11 @@ import grpc
 import httpx
 import pytest
 from grpc_health.v1 import health_pb2
+from radixloop.tenants import OPERATOR, KeyHolder, Keys
 
 from agent_client.gateway import create_app
 from agent_client.gateway.fleet.places import by_rendezvous
+from agent_client.gateway.tenants import Tenants
 from tests.timing import eventually
 
 from .gateway_harness import error, frames, ok, serving_http
@@ -184,7 +186,7 @@ def test_after_the_first_byte_nothing_is_tried_again_and_before_it_everything(ri
     home.refusals["Generate"] = [dies]
     served = sum(rig.served())
     told = frames(rig.chat("question", stream=True))
-    assert told[-1]["error"]["message"] == "gone"
+    assert told[-1]["error"]["message"] == "the runtime cannot be reached; ask again in a moment"
     assert sum(rig.served()) == served + 1
     assert eventually(lambda: ok(rig.http.get("/health"))["runtimes"][home.target] == "SERVING")
     home.refusals["Generate"] = [dies]
@@ -210,11 +212,23 @@ def test_the_same_address_twice_is_one_runtime(rig: Rig) -> None:
         assert list(ok(httpx.get(f"{url}/health"))["runtimes"]) == [target]
 
 
-def test_all_gone_is_a_503_at_once() -> None:
-    with serving_http(create_app(["127.0.0.1:1", "127.0.0.1:2"])) as url:
+def test_all_gone_is_a_503_at_once_that_tells_addresses_to_the_log_and_to_operators(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keys = Tenants(Keys({"a": KeyHolder("ana"), "o": KeyHolder(OPERATOR)}))
+    with serving_http(create_app(["127.0.0.1:1", "127.0.0.1:2"], tenants=keys)) as url, httpx.Client() as client:
         asked = {"model": "toy", "messages": [{"role": "user", "content": "x"}]}
+        client.headers["authorization"] = "Bearer a"
         begun = time.perf_counter()
-        assert error(httpx.post(url + CHAT, json=asked, timeout=30), 503)
+        answers = [client.post(url + CHAT, json=asked, timeout=30)]
         assert time.perf_counter() - begun < 20
-        assert error(httpx.get(f"{url}/v1/models"), 503)
-        assert httpx.get(f"{url}/health").status_code == 503
+        answers += [client.get(f"{url}{path}") for path in ("/v1/models", "/v1/models/toy", "/health")]
+        answers.append(client.post(f"{url}/v1/messages/count_tokens", json=asked))
+        for answer in answers:
+            assert answer.status_code == 503
+            assert "127.0.0.1" not in answer.text
+        assert error(answers[0], 503)["message"] == "the runtime cannot be reached; ask again in a moment"
+        assert "503: UNAVAILABLE: the runtime at 127.0.0.1:" in caplog.text
+        assert answers[3].json() == {"status": "NOT_SERVING"}
+        told = httpx.get(f"{url}/health", headers={"x-api-key": "o"}).json()
+        assert list(told["runtimes"]) == ["127.0.0.1:1", "127.0.0.1:2"]

@@ -2,7 +2,7 @@
 
 from .calls import Attempt, Calls, Running, prompts_with
 from .fleet import Fleet
-from .member import Member
+from .member import SERVING, Member
 from .places import prompt_head
 
-__all__ = ["Attempt", "Calls", "Fleet", "Member", "Running", "prompt_head", "prompts_with"]
+__all__ = ["SERVING", "Attempt", "Calls", "Fleet", "Member", "Running", "prompt_head", "prompts_with"]

@@ -14,6 +14,7 @@ from typing import Literal
 from ... import keeping
 from ...errors import NotFound, RadixloopError
 from ...generate_options import namespace
+from ..failures import from_runtime
 from ..fleet import Member
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class LeaseBook:
             except NotFound:
                 return None
             except RadixloopError as error:
-                return Leased("refused", why=error.message)
+                return Leased("refused", why=from_runtime(error).message)
             lease.expires_s = until
         return Leased("renewed", lease.covered, lease_id=lease.id)
 
@@ -140,7 +141,7 @@ async def _take(member: Member, salt: str | None, ids: array[int], ttl_s: float,
     try:
         made = await member.client._unary(asked)
     except RadixloopError as error:
-        return Leased("refused", why=error.message)
+        return Leased("refused", why=from_runtime(error).message)
     return Leased("taken", made.covered_tokens or 0, lease_id=made.id)
 
 

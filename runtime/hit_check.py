@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from queue import SimpleQueue
 
 import numpy as np
 
 from radix import Namespace
 from runtime.engine import Engine
 from runtime.engine_config import EngineConfig
-from runtime.events import Event, FailedEvent, FinishedEvent
 from runtime.hit_verifier import MAX_REPLY, VerifyBooks
 from runtime.models.loaded_model import LoadedModel
 from runtime.request import GenerateJob
+from runtime.run_job import run_job
 from runtime.sampling.sampling_params import SamplingParams
 
 _BLOCK = 16
@@ -41,23 +40,11 @@ def check_hits(loaded: LoadedModel, prompt_tokens: int) -> VerifyBooks:
     try:
         for index, (prompt, length) in enumerate(zip(tokens.astype(np.int32), lengths, strict=True)):
             name = Namespace(loaded.info.fingerprint, salt=str(index))
-            _run(engine, GenerateJob("head", prompt[:length], name, prefill_only=True))
+            run_job(engine, GenerateJob("head", prompt[:length], name, prefill_only=True))
             asked = SamplingParams(max_tokens=MAX_REPLY, ignore_eos=True, temperature=0.0)
-            _run(engine, GenerateJob(f"hit of {length}", prompt, name, asked))
+            run_job(engine, GenerateJob(f"hit of {length}", prompt, name, asked))
         while engine.call(lambda _: verifier.pending).result():
             time.sleep(_POLL_S)
     finally:
         engine.shutdown(0)
     return verifier.books
-
-
-def _run(engine: Engine, job: GenerateJob) -> None:
-    """Wait for the job's end. Raises what it failed with."""
-    events: SimpleQueue[list[Event]] = SimpleQueue()
-    engine.submit(job, events.put)
-    while True:
-        for event in events.get():
-            if isinstance(event, FailedEvent):
-                raise event.error
-            if isinstance(event, FinishedEvent):
-                return

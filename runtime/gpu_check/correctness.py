@@ -87,7 +87,13 @@ def _check_backend(name: str, needs: Needs, plan: CheckPlan) -> BackendReport:
     if not errors:
         return BackendReport(name, 0, None, limit, tuple(notes))
     worst = None if np.isnan(errors).any() else max(errors)
-    return BackendReport(name, len(errors), worst, limit, tuple(notes), *_kernel_speeds(name, needs, plan))
+    speeds: tuple[float | None, float | None] = (None, None)
+    try:
+        speeds = _kernel_speeds(name, needs, plan)
+    except torch.OutOfMemoryError:
+        # The plain ones hold a chunk's scores in whole, beside a model that may leave little room.
+        notes["not timed: too little memory"] = None
+    return BackendReport(name, len(errors), worst, limit, tuple(notes), *speeds)
 
 
 def _variants(needs: Needs, plan: CheckPlan) -> Iterator[tuple[Needs, AttentionOptions]]:

@@ -13,10 +13,13 @@ import pytest
 import torch
 
 from runtime.attention import choice
+from runtime.attention.needs import Needs
 from runtime.attention.sdpa import SdpaAttention
-from runtime.gpu_check import peaks, report
+from runtime.gpu_check import correctness, peaks, report
 from runtime.gpu_check.__main__ import main
+from runtime.gpu_check.plan import SMALL
 from runtime.gpu_check.shapes import Costs
+from runtime.kv.precision import KVFormat
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "gpu_check.py"
 
@@ -70,6 +73,19 @@ def test_a_wrong_answer_fails_the_check(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_a_setting_that_cannot_be_had_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", "--small", "--attention", "triton"]) == 2
     assert "needs a CUDA GPU" in capsys.readouterr().err
+
+
+def test_what_has_no_room_is_checked_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crowded(*_: Any) -> tuple[float, float]:
+        raise torch.OutOfMemoryError("tried to allocate 2.19 GiB")
+
+    monkeypatch.setattr(correctness, "_kernel_speeds", crowded)
+    needs = Needs(torch.device("cpu"), torch.float32, KVFormat.dense(torch.float32), 16, None, frozenset())
+    found = correctness._check_backend("sdpa", needs, SMALL)
+    assert found.passed
+    assert found.trials == 48
+    assert (found.decode_ms, found.chunk_ms) == (None, None)
+    assert found.notes == ("not timed: too little memory",)
 
 
 @pytest.mark.parametrize(

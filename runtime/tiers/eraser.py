@@ -66,6 +66,9 @@ class Eraser:
             return
         error = NotErased(" and ".join(self._index.tiers[t].name for t in sorted(self._failed)))
         for future in self._waiting:
+            if not future.set_running_or_notify_cancel():
+                # Whoever asked has left.
+                continue
             if self._failed:
                 future.set_exception(error)
             else:

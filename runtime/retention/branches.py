@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable
 from concurrent.futures import Future
 
 from radix import Namespace, PrefixStore, common_prefix
-from runtime.errors import ShuttingDown
 from runtime.retention.conversations import Conversations
 from runtime.retention.lease_desk import EngineCall
 from runtime.retention.sessions import Session, SessionTable
+from runtime.retention.unwatched import log_surprise
 from runtime.services.convert import Tokens
 
-log = logging.getLogger(__name__)
+_UNMARKED = "a branch could not be marked as left"
 
 
 class Branches:
@@ -28,7 +27,7 @@ class Branches:
         """A session was closed or forgotten: what no fork of it shares may go first."""
         if len(session):
             keep = self._shared_with_forks(session, session.tokens)
-            self.supersede(session.tokens, session.namespace, keep).add_done_callback(_log_surprise)
+            log_surprise(self.supersede(session.tokens, session.namespace, keep), _UNMARKED)
 
     def session_cut(self, session: Session, before: Tokens) -> Future[int]:
         """A session that held `before` was cut back. The future gives the tokens that may go first now."""
@@ -42,7 +41,7 @@ class Branches:
             return
         shared = common_prefix(before, prompt)
         if shared < len(before):
-            self.supersede(before, namespace, shared).add_done_callback(_log_surprise)
+            log_surprise(self.supersede(before, namespace, shared), _UNMARKED)
 
     def conversation_said(self, name: Hashable, tokens: Tokens) -> None:
         """A conversation's call finished, with these tokens, prompt and output."""
@@ -51,7 +50,7 @@ class Branches:
     def conversation_ended(self, name: Hashable, namespace: Namespace, tokens: Tokens) -> None:
         """A conversation's last call finished, with these tokens: what nothing else grew from may go first."""
         self._conversations.forget(name)
-        self.supersede(tokens, namespace, 0).add_done_callback(_log_surprise)
+        log_surprise(self.supersede(tokens, namespace, 0), _UNMARKED)
 
     def supersede(self, tokens: Tokens, namespace: Namespace, keep: int) -> Future[int]:
         """Mark what follows position `keep` of `tokens`, as far as nothing else grew from it."""
@@ -65,15 +64,8 @@ class Branches:
     def _shared_with_forks(self, session: Session, tokens: Tokens) -> int:
         """How much of `tokens` the sessions hold that were forked from this one or that it was forked from."""
         most = 0
-        for other in self._sessions:
-            if other.family is session.family and other is not session:
-                most = max(most, common_prefix(other.tokens, tokens))
-                if most == len(tokens):
-                    break
+        for other in self._sessions.relatives(session):
+            most = max(most, common_prefix(other.tokens, tokens))
+            if most == len(tokens):
+                break
         return most
-
-
-def _log_surprise(future: Future[int]) -> None:
-    error = None if future.cancelled() else future.exception()
-    if error is not None and not isinstance(error, ShuttingDown):
-        log.warning("a branch could not be marked as left: %r", error)

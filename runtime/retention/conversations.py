@@ -28,11 +28,10 @@ class Conversations:
         """int32 tokens of the last finished call, prompt and output; None where none is remembered."""
         return self._last.get(name)
 
-    def forget(self, name: Hashable) -> Tokens | None:
-        """Forget a conversation; what it sent last, None where nothing is remembered."""
+    def forget(self, name: Hashable) -> None:
+        """Forget what a conversation sent last, if anything is remembered."""
         tokens = self._last.pop(name, None)
         self._tokens -= 0 if tokens is None else len(tokens)
-        return tokens
 
     def keep(self, name: Hashable, tokens: Tokens) -> None:
         """Remember `tokens` in place of what was there."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 
-from radix import Namespace, PrefixStore
+from radix import Namespace
 from runtime.config import ServeConfig
 from runtime.retention.branches import Branches
 from runtime.retention.conversations import Conversations
 from runtime.retention.lease_desk import EngineCall, LeaseDesk
+from runtime.retention.quotas import set_quota
 from runtime.retention.sessions import Session, SessionTable
 from runtime.retention.tool_holds import ToolHolds
 from runtime.retention.tool_pauses import ToolPauses
+from runtime.retention.unwatched import log_surprise
 from runtime.sizes import parse_quota
 
 
@@ -42,7 +45,7 @@ class Keeping:
         """Call `tell` with the family of a session that ended, when no session of it is open any more."""
 
         def ended(session: Session) -> None:
-            if not any(other.family is session.family for other in self.sessions):
+            if not self.sessions.relatives(session):
                 tell(session.family)
 
         self.sessions.on_end.append(ended)
@@ -69,13 +72,5 @@ def conversation_holder(namespace: Namespace, name: str) -> Hashable:
 def set_quotas(call: EngineCall, config: ServeConfig, fingerprint: str) -> None:
     """Set the quotas that the runtime is started with."""
     for salt, share in map(parse_quota, config.quota or ()):
-        _set_quota(call, Namespace(fingerprint, salt), share)
-
-
-def _set_quota(call: EngineCall, namespace: Namespace, share: float) -> None:
-    def limit(store: PrefixStore) -> None:
-        store.retention.set_quota(namespace, share)
-        if store.demoter is not None:
-            store.demoter.set_quota(namespace, share)
-
-    call(limit)
+        limited = partial(set_quota, namespace=Namespace(fingerprint, salt), share=share)
+        log_surprise(call(limited), f"the quota of the salt {salt!r} could not be set")

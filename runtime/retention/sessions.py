@@ -177,6 +177,7 @@ class SessionTable:
         self._clock = clock
         # Least recently used first, so that expiry looks at the front only.
         self._sessions: dict[SessionKey, Session] = {}
+        self._families: dict[object, dict[SessionKey, Session]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -188,15 +189,12 @@ class SessionTable:
     def open(self, namespace: Namespace, session_id: str | None = None, owner: str | None = None) -> Session:
         """A new, empty session. Raises SessionExists or SessionLimit."""
         session_id = self._new_id(session_id, owner)
-        session = Session(session_id, namespace, self._clock(), owner)
-        self._sessions[session.key] = session
-        return session
+        return self._add(Session(session_id, namespace, self._clock(), owner))
 
     def fork(self, session_id: str, new_id: str | None = None, owner: str | None = None) -> Session:
         """A copy of a session as its last whole turn left it. Raises SessionNotFound, SessionExists or SessionLimit."""
-        parent = self._get(session_id, owner)
-        child = parent.copy_as(self._new_id(new_id, owner), self._clock())
-        self._sessions[child.key] = child
+        parent = self.get(session_id, owner)
+        child = self._add(parent.copy_as(self._new_id(new_id, owner), self._clock()))
         self._touch(parent)
         return child
 
@@ -210,13 +208,21 @@ class SessionTable:
 
     def get(self, session_id: str, owner: str | None = None) -> Session:
         """A session to look at. Raises SessionNotFound."""
-        return self._get(session_id, owner)
+        self.expire()
+        session = self._sessions.get((owner, session_id))
+        if session is None:
+            raise SessionNotFound(session_id)
+        return session
+
+    def relatives(self, session: Session) -> list[Session]:
+        """The other open sessions of a session's family."""
+        return [other for other in self._families.get(session.family, {}).values() if other is not session]
 
     @contextmanager
     def turn(self, session_id: str, owner: str | None = None) -> Iterator[Session]:
         """Hold a session for one turn. What the turn wants to leave behind it appends itself, at its end:
         a turn that fails or is cancelled leaves the session as it was. Raises SessionNotFound or SessionBusy."""
-        session = self._get(session_id, owner)
+        session = self.get(session_id, owner)
         if session.busy:
             raise SessionBusy(session_id)
         session.busy = True
@@ -239,17 +245,19 @@ class SessionTable:
                 del self._sessions[oldest.key]
                 self._end(oldest)
 
+    def _add(self, session: Session) -> Session:
+        self._sessions[session.key] = session
+        self._families.setdefault(session.family, {})[session.key] = session
+        return session
+
     def _end(self, session: Session) -> None:
         session.closed = True
+        family = self._families[session.family]
+        del family[session.key]
+        if not family:
+            del self._families[session.family]
         for callback in self.on_end:
             callback(session)
-
-    def _get(self, session_id: str, owner: str | None) -> Session:
-        self.expire()
-        session = self._sessions.get((owner, session_id))
-        if session is None:
-            raise SessionNotFound(session_id)
-        return session
 
     def _new_id(self, session_id: str | None, owner: str | None) -> str:
         self.expire()

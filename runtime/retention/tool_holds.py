@@ -7,12 +7,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
-from typing import Any
 
 from radix import LeaseNotFound, LeaseRefused, Namespace, PrefixStore
-from runtime.errors import ShuttingDown, TooMany
+from runtime.errors import TooMany
 from runtime.retention.lease_desk import EngineCall, LeaseDesk, LeaseView
 from runtime.retention.tool_pauses import ToolPauses
+from runtime.retention.unwatched import log_surprise
 from runtime.services.convert import Tokens
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,7 @@ LONGEST_HOLD_S = 3600.0
 MAX_HOLDS = 4096
 _PRIORITY = 50
 _TOOL_NAME_CHARS = 128
+_FAILED = "a tool hold failed"
 
 
 class _Hold:
@@ -102,7 +103,7 @@ class ToolHolds:
     def begin_quietly(self, holder: Hashable, tokens: Tokens, namespace: Namespace, tools: Collection[str]) -> None:
         """`begin` for a turn whose caller did not ask: nobody is told of a refusal, but the counter is."""
         if self.enabled and tools:
-            self.begin(holder, tokens, namespace, tools).add_done_callback(_log_surprise)
+            log_surprise(self.begin(holder, tokens, namespace, tools), _FAILED)
 
     def resume(self, holder: Hashable) -> Callable[[], None]:
         """The holder's next turn is here: learn the pause. Returns what ends the hold, to be called once or more."""
@@ -129,14 +130,8 @@ class ToolHolds:
                 except LeaseNotFound:
                     log.debug("lease %d of a tool hold had ended by itself", lease_id)
 
-        self._call(give_back).add_done_callback(_log_surprise)
+        log_surprise(self._call(give_back), _FAILED)
 
 
 def _nothing() -> None:
     """There was no hold to end."""
-
-
-def _log_surprise(future: Future[Any]) -> None:
-    error = None if future.cancelled() else future.exception()
-    if error is not None and not isinstance(error, LeaseRefused | TooMany | ShuttingDown):
-        log.warning("a tool hold failed: %r", error)

@@ -13,6 +13,7 @@ from runtime.access.caller import current_caller
 from runtime.errors import InvalidRequest, TooMany
 from runtime.prompting.prompts import KnownTexts
 from runtime.retention.lease_desk import LeaseView
+from runtime.retention.quotas import set_quota
 from runtime.services.convert import Tokens, namespace_of
 from runtime.services.convert_retention import DEFAULT_LEASE_PRIORITY, label, priority, quota_share, within_context
 from runtime.services.replies import namespace_message
@@ -66,9 +67,7 @@ class LeaseCalls(cache_pb2_grpc.CacheServicer):
                 quotas = store.retention.quotas
                 if share is not None and namespace not in quotas and len(quotas) >= MAX_QUOTAS:
                     raise TooMany("quotas", MAX_QUOTAS, "lift some by setting them without a share")
-                store.retention.set_quota(namespace, share)
-                if store.demoter is not None:
-                    store.demoter.set_quota(namespace, share)
+                set_quota(store, namespace, share)
                 return store.retention.quotas.get(namespace)
 
             blocks = await asyncio.wrap_future(self._shared.engine.call(limit))

@@ -118,3 +118,16 @@ def test_a_long_turn_is_not_idle(table: SessionTable, clock: ManualClock) -> Non
     clock.now = 111.0
     table.expire()
     assert len(table) == 0
+
+
+def test_a_family_is_those_that_are_open_of_all_that_were_forked_from_one(table: SessionTable) -> None:
+    first, child = table.open(SPACE, "first"), table.fork("first", "child")
+    stranger = table.open(SPACE, "stranger")
+    assert (table.relatives(first), table.relatives(child), table.relatives(stranger)) == ([child], [first], [])
+    table.close("first")
+    assert (table.relatives(first), table.relatives(child)) == ([child], [])
+    grandchild = table.fork("child", "first")
+    assert (table.relatives(first), table.relatives(child)) == ([child, grandchild], [grandchild])
+    table.close("child")
+    table.close("first")
+    assert table.relatives(first) == []

@@ -62,21 +62,14 @@ class ProgramDoor:
     Args:
         capacity: tokens of the pool.
         wait_s: see above.
-        pauses: between the calls of programs; tells how long room is kept for one that does not call.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        clock: Callable[[], float],
-        *,
-        wait_s: float,
-        pauses: ToolPauses | None = None,
-    ) -> None:
+    def __init__(self, capacity: int, clock: Callable[[], float], *, wait_s: float) -> None:
         self._capacity = _FILLED_SHARE * capacity
         self._clock = clock
         self._wait_s = wait_s
-        self._pauses = ToolPauses(_PAUSE_PERCENTILE) if pauses is None else pauses
+        # Between the calls of programs: so long is room kept for one that does not call.
+        self._pauses = ToolPauses(_PAUSE_PERCENTILE)
         self._claims: dict[Hashable, _Claim] = {}
         self._back = count()
         self._front = count(-1, -1)

@@ -11,6 +11,7 @@ import pytest
 from radix import Namespace, PrefixStore
 from runtime.counters import EngineCounters
 from runtime.request import GenerateJob, Request, Run
+from runtime.scheduling.programs import Programs
 from runtime.scheduling.scheduler import Scheduler
 from runtime.scheduling.scheduling_order import ORDERS
 
@@ -197,3 +198,13 @@ def test_whoever_computes_a_prefix_is_served_in_the_place_of_those_that_wait_for
     bench.arrive(fresh(2, 200), priority=5)
     bench.arrive([*fresh(1, 200), 7], priority=9)
     assert bench.step() == [leader]
+
+
+def test_the_program_that_called_least_recently_is_forgotten() -> None:
+    programs = Programs(limit=2)
+    first, second = programs.called("a", 0), programs.called("b", 1)
+    first.attained = 7
+    assert programs.called("a", 2) is first
+    programs.called("c", 3)
+    assert programs.called("a", 4) is first
+    assert programs.called("b", 5) is not second

@@ -1,11 +1,13 @@
-"""How long a long prompt holds up those who write: python -m tests.e2e.prefill_gaps [--max-itl-ms N and other flags].
+"""How long a long prompt holds up those who write.
 
-Four streams decode while prompts of 6,000 tokens come, one after the other; one server for each bound.
+    python -m tests.e2e.prefill_gaps [--prompts 2] [--prompt-tokens 6000] [--max-itl-ms N and other flags of serve]
+
+Four streams decode while long prompts come, one after the other.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 import threading
 import time
@@ -17,9 +19,7 @@ from agent_client import Delta, RadixClient
 
 from .conftest import running_server
 
-PROMPT_TOKENS = 6000
 STREAMS = 4
-PROMPTS = 2
 
 
 def prompt(seed: int, length: int) -> list[int]:
@@ -38,7 +38,7 @@ def write(client: RadixClient, seed: int, replies: list[list[float]], ended: thr
                 return
 
 
-def measure(flags: list[str]) -> None:
+def measure(prompts: int, prompt_tokens: int, flags: list[str]) -> None:
     blocks = ["--num-blocks", "2048", "--max-context", "8192"]
     with running_server(Path(tempfile.mkdtemp()), "smollm2", *blocks, *flags) as server:
         ended = threading.Event()
@@ -48,10 +48,10 @@ def measure(flags: list[str]) -> None:
             for thread in threads:
                 thread.start()
             first, gaps = [], []
-            for turn in range(PROMPTS):
+            for turn in range(prompts):
                 time.sleep(4)
                 begun = time.perf_counter()
-                client.generate(prompt(100 + turn, PROMPT_TOKENS), max_tokens=1, ignore_eos=True)
+                client.generate(prompt(100 + turn, prompt_tokens), max_tokens=1, ignore_eos=True)
                 now = time.perf_counter()
                 first.append(now - begun)
                 for reply in replies:
@@ -66,4 +66,8 @@ def measure(flags: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    measure(sys.argv[1:])
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--prompts", type=int, default=2)
+    parser.add_argument("--prompt-tokens", type=int, default=6000)
+    chosen, flags_of_serve = parser.parse_known_args()
+    measure(chosen.prompts, chosen.prompt_tokens, flags_of_serve)

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from radix import Namespace, PrefixStore
+from runtime.drafting.drafts import DraftSettings
 from runtime.errors import RequestCancelled
 from runtime.models.loaded_model import LoadedModel
 from tests.runtime.engine_harness import Harness, Reply
 from tests.runtime.test_engine import prompt
 
 TAIL = 9
+# As many as the promise is made for.
+BRANCHES = [2, 3, 8, 32]
 
 
 @pytest.fixture
@@ -33,6 +36,11 @@ def finish(replies: list[Reply]) -> None:
         assert len(reply.tokens) == 2
 
 
+def come(harness: Harness, trunk: list[int], replies: list[Reply], branches: int) -> None:
+    """All branches but the first arrive."""
+    replies.extend(harness.submit(branch(trunk, i), max_tokens=2) for i in range(1, branches))
+
+
 def at_step(harness: Harness, step: int, act: object) -> None:
     """Call `act` on the engine's thread after so many steps that ran the model."""
 
@@ -44,12 +52,19 @@ def at_step(harness: Harness, step: int, act: object) -> None:
     harness.engine.after_step.append(look)
 
 
-@pytest.mark.parametrize("branches", [2, 3, 7, 32])
+@pytest.mark.parametrize("branches", BRANCHES)
 @pytest.mark.parametrize(
     "harness",
-    [{}, {"block_size": 1, "num_blocks": 8192}, {"block_size": 7}, {"max_running": 3}, {"max_batch_tokens": 24}],
+    [
+        {},
+        {"block_size": 1, "num_blocks": 8192},
+        {"block_size": 7},
+        {"max_running": 3},
+        {"max_batch_tokens": 24},
+        {"drafts": DraftSettings.named("auto", 8), "max_itl_s": 0.001, "hold_back_s": 120.0},
+    ],
     indirect=True,
-    ids=["blocks of 16", "blocks of 1", "blocks of 7", "three at a time", "chunks of 24"],
+    ids=["blocks of 16", "blocks of 1", "blocks of 7", "three at a time", "chunks of 24", "paced, with drafts"],
 )
 def test_branches_that_come_together(harness: Harness, branches: int) -> None:
     trunk = prompt(333)
@@ -59,33 +74,51 @@ def test_branches_that_come_together(harness: Harness, branches: int) -> None:
     assert harness.engine.counters.computed_tokens == 333 + branches * TAIL
 
 
+@pytest.mark.parametrize("branches", BRANCHES)
 @pytest.mark.parametrize("order", ["fcfs", "lpm", "priority", "program"])
-def test_branches_that_come_in_the_middle_of_the_trunk(tiny: LoadedModel, order: str) -> None:
-    harness = Harness(tiny, num_blocks=1024, max_batch_tokens=32, order=order)
+def test_branches_that_come_in_the_middle_of_the_trunk(tiny: LoadedModel, order: str, branches: int) -> None:
+    harness = Harness(tiny, num_blocks=1024, max_running=64, max_batch_tokens=32, order=order)
     trunk = prompt(300)
     replies = [harness.submit(branch(trunk, 0), max_tokens=2)]
-    at_step(harness, 4, lambda: replies.extend(harness.submit(branch(trunk, i), max_tokens=2) for i in range(1, 9)))
+    at_step(harness, 4, lambda: come(harness, trunk, replies, branches))
     harness.engine.start()
     replies[0].wait()
     finish(replies)
-    assert len(replies) == 9
-    assert harness.engine.counters.computed_tokens == 300 + 9 * TAIL
+    assert len(replies) == branches
+    assert harness.engine.counters.computed_tokens == 300 + branches * TAIL
     harness.check_idle()
     harness.engine.shutdown(0)
 
 
 @pytest.mark.parametrize("harness", [{"max_batch_tokens": 32}], indirect=True)
+@pytest.mark.parametrize("branches", BRANCHES)
 @pytest.mark.parametrize("step", [1, 5, 9])
-def test_another_branch_goes_on_where_a_cancelled_leader_was(harness: Harness, step: int) -> None:
+def test_another_branch_goes_on_where_a_cancelled_leader_was(harness: Harness, step: int, branches: int) -> None:
     trunk = prompt(300)
-    replies = [harness.submit(branch(trunk, i), max_tokens=2) for i in range(6)]
+    replies = [harness.submit(branch(trunk, i), max_tokens=2) for i in range(branches)]
     leader = replies[0].handle
     assert leader is not None
     at_step(harness, step, leader.cancel)
     harness.engine.start()
     assert isinstance(replies[0].wait().error, RequestCancelled)
     finish(replies[1:])
-    assert harness.engine.counters.computed_tokens == 300 + 5 * TAIL
+    assert harness.engine.counters.computed_tokens == 300 + (branches - 1) * TAIL
+
+
+@pytest.mark.parametrize("harness", [{"max_batch_tokens": 32}], indirect=True)
+@pytest.mark.parametrize("branches", BRANCHES)
+def test_a_leader_is_cancelled_that_others_came_to_in_the_middle_of_the_trunk(harness: Harness, branches: int) -> None:
+    trunk = prompt(300)
+    replies = [harness.submit(branch(trunk, 0), max_tokens=2)]
+    leader = replies[0].handle
+    assert leader is not None
+    at_step(harness, 3, lambda: come(harness, trunk, replies, branches))
+    at_step(harness, 6, leader.cancel)
+    harness.engine.start()
+    assert isinstance(replies[0].wait().error, RequestCancelled)
+    finish(replies[1:])
+    assert len(replies) == branches
+    assert harness.engine.counters.computed_tokens == 300 + (branches - 1) * TAIL
 
 
 @pytest.mark.parametrize("harness", [{"max_batch_tokens": 32}], indirect=True)

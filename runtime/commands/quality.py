@@ -46,7 +46,7 @@ def quality(
 
     Perplexity, divergence of the next token's probabilities and agreement on the likeliest one, on texts that come
     with Python and its packages; numbers found again at five depths; recorded tool calls written again; bytes, and
-    speed. With the default model and all precisions it takes about ten minutes on two cores: name fewer to be quicker.
+    speed. With the default model and all precisions it takes about 13 minutes on two cores: name fewer to be quicker.
 
     What it said of SmolLM2: int8 serves code, chat, maths and tools; int4 is for pools that must hold more tokens, and
     costs most in prose and in long code and chat. Other models differ (docs/capacity.md): measure yours.
@@ -102,7 +102,9 @@ def _print(console: Any, result: dict[str, Any]) -> None:
     from rich.table import Table
 
     kinds = [text["kind"] for text in result["texts"]]
-    answers = Table("KV", title=f"{result['model']}, against an fp32 pool", box=SIMPLE_HEAD, pad_edge=False)
+    answers = Table(
+        "KV", title=f"{result['model']}, against an fp32 pool", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for column in ("perplexity", "change", *kinds, "KL", "top 1"):
         answers.add_column(column, justify="right")
     rest = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))

@@ -51,15 +51,11 @@ class PromotionCounters:
         tokens: fetched and used, by tier.
         declined: tokens that were there and cheaper to compute.
         failures: blocks that could not be read, by tier.
-        seconds: that copies took, by tier.
-        blocks: read, by tier.
     """
 
     tokens: dict[int, int] = field(default_factory=dict)
     declined: int = 0
     failures: dict[int, int] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
-    blocks: dict[int, int] = field(default_factory=dict)
 
 
 class Promoter:
@@ -209,9 +205,7 @@ class Promoter:
         def landed(job: Job) -> None:
             good, fault = job.outcome if job.outcome is not None else ([False] * len(copies), None)
             self._landed(load, start, copies, tier, good, fault)
-            self.pace.record(tier, job.seconds, len(good))
-            self.counters.seconds[tier] = self.counters.seconds.get(tier, 0.0) + job.seconds
-            self.counters.blocks[tier] = self.counters.blocks.get(tier, 0) + len(good)
+            self.pace.record(tier, job.seconds, sum(good))
 
         return Job(work, landed, Urgency.LOAD, len(copies), tier)
 
@@ -231,9 +225,11 @@ class Promoter:
             demoter.give_back(copy.block)
         if failed is not None:
             # What comes after it was not looked at.
-            self.counters.failures[tier] = self.counters.failures.get(tier, 0) + 1
+            entry = load.hits[start + failed].entry
+            if not entry.dead or fault is not None:
+                self.counters.failures[tier] = self.counters.failures.get(tier, 0) + 1
             load.unsettled.remove(start + failed)
-            self._index.loaded(load.hits[start + failed].entry, tier, ok=False, whole=False)
+            self._index.loaded(entry, tier, ok=False, whole=False)
         load.stopped |= len(good) < len(copies) or failed is not None
         self._commit(load)
         self._settle(load)

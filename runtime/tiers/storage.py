@@ -114,12 +114,17 @@ class Storage:
     def copy_in(
         self, job: Job, copies: Sequence[BlockCopy], tier: int, ready: torch.cuda.Event | None
     ) -> tuple[list[bool], Exception | None]:
-        """Copy blocks from a tier to the device, up to the first that is not as it was written. Raises GivenUp."""
+        """Copy blocks from a tier to the device, up to the first that is not as it was written. Raises GivenUp.
+
+        What was flushed since it was asked for is no good, and no fault: its record may be erased by now.
+        """
         behind = self.tiers[tier]
         rows = self.staging(len(copies))
         n, fault = 0, None
         try:
             for copy in copies:
+                if copy.entry.dead:
+                    break
                 if isinstance(behind, HostSlots):
                     behind.verify(copy.slot)
                     rows[n].copy_(behind.rows[copy.slot])

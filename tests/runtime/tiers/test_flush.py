@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from runtime.tiers.settings import TierSettings
 from runtime.tiers.slot_file import SlotFile
 from tests.runtime.engine_harness import Harness
 from tests.runtime.services_harness import Server, serving
-from tests.runtime.tiers.harness import MIB, prompts, settle, tiered
+from tests.runtime.tiers.harness import MIB, expected, prompts, settle, tiered
 
 
 def flush(harness: Harness, namespace: Namespace | None = None) -> None:
@@ -74,6 +75,44 @@ def test_records_that_were_evicted_and_not_written_over_go_too(tmp_path: Path, t
         flush(harness, namespace)
     with tiered(tiny, settings) as harness:
         assert found(harness, work, namespace) == [0] * 3
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_flush_overtakes_reads_that_wait_and_is_no_failure_of_the_disk(
+    named: bool, tmp_path: Path, tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, may = threading.Event(), threading.Event()
+    read = SlotFile.read
+
+    def held_up(file: SlotFile, *record: Any) -> None:
+        began.set()
+        may.wait()
+        read(file, *record)
+
+    settings = TierSettings(disk=tmp_path, disk_bytes=MIB)
+    namespace = Namespace(tiny.info.fingerprint)
+    # Of several chunks, all but one of which wait behind the first.
+    work = prompts(1, length=220)
+    want = expected(tiny, work)
+    with tiered(tiny, settings, num_blocks=70) as harness:
+        harness.run(work[0], max_tokens=6)
+    with tiered(tiny, settings, num_blocks=70) as harness:
+        monkeypatch.setattr(SlotFile, "read", held_up)
+        reply = harness.submit(work[0], max_tokens=6)
+        assert began.wait(30)
+
+        def both(store: Any) -> Any:
+            store.flush(namespace if named else None)
+            return harness.engine.tiers.erased()
+
+        erased = harness.engine.call(both).result()
+        may.set()
+        erased.result(30)
+        assert reply.tokens == want[0]
+        settle(harness)
+        assert harness.engine.tiers.books().tiers[0].failed_blocks == 0
+        assert "cannot be used" not in caplog.text
+        assert reply.started.usage.cached_tokens == 0
 
 
 def test_a_disk_that_fails_to_forget_is_named(

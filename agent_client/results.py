@@ -240,7 +240,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class TierStats:
-    """A tier behind the pool now; fetched and failed since the runtime's start."""
+    """A tier behind the pool now; fetched and failed since the runtime's start. One that is given up did not answer."""
 
     name: str
     total_blocks: int
@@ -248,6 +248,7 @@ class TierStats:
     fetched_tokens_total: int
     failed_blocks_total: int
     block_bytes: int
+    given_up: bool = False
 
 
 @dataclass(frozen=True)

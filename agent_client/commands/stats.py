@@ -76,7 +76,8 @@ def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
 def tier_line(tier: TierStats) -> str:
     """What a tier behind the pool holds and gave back."""
     used = f"{bytes_(tier.used_blocks * tier.block_bytes)} of {bytes_(tier.total_blocks * tier.block_bytes)}"
-    return f"{used}, {count(tier.fetched_tokens_total)} tokens fetched, {count(tier.failed_blocks_total)} blocks failed"
+    told = f"{used}, {count(tier.fetched_tokens_total)} tokens fetched, {count(tier.failed_blocks_total)} blocks failed"
+    return f"{told}; given up until the next start: it did not answer" if tier.given_up else told
 
 
 def saved_by_sharing(model: ModelInfo, stats: CacheStats) -> int:

@@ -68,12 +68,17 @@ def test_a_deep_tree_stays_within_its_lines() -> None:
 
 
 def test_stats_have_a_row_for_every_tier() -> None:
-    tiers = (TierStats("host", 8, 4, 30, 0, 2**20), TierStats("disk", 20, 2, 5, 1, 2**18))
+    tiers = (
+        TierStats("host", 8, 4, 30, 0, 2**20),
+        TierStats("disk", 20, 2, 5, 1, 2**18),
+        TierStats("persist", 9, 0, 0, 3, 1, True),
+    )
     narrow = replace(MODEL, host_kv_dtype="int8")
     rows = dict(stats.rows(narrow, replace(STATS, block_size=16, tiers=tiers)))
     assert rows["KV in tiers"] == "int8"
     assert rows["host tier"] == "4 MiB of 8 MiB, 30 tokens fetched, 0 blocks failed"
     assert rows["disk tier"].endswith("5 tokens fetched, 1 blocks failed")
+    assert rows["persist tier"].endswith("3 blocks failed; given up until the next start: it did not answer")
 
 
 def test_stats_name_what_the_chat_template_does() -> None:

@@ -16,7 +16,7 @@ from radixloop.v1 import common_pb2 as radixloop_dot_v1_dot_common__pb2
 from radixloop.v1 import events_pb2 as radixloop_dot_v1_dot_events__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18radixloop/v1/cache.proto\x12\x0cradixloop.v1\x1a\x19radixloop/v1/common.proto\x1a\x19radixloop/v1/events.proto\"\x11\n\x0fGetStatsRequest\"\xd3\x06\n\x10GetStatsResponse\x12\x14\n\x0ctotal_blocks\x18\x01 \x01(\x03\x12\x13\n\x0b\x66ree_blocks\x18\x02 \x01(\x03\x12\x15\n\ractive_blocks\x18\x03 \x01(\x03\x12\x15\n\rcached_blocks\x18\x04 \x01(\x03\x12\x12\n\nblock_size\x18\x05 \x01(\x05\x12\x15\n\rcached_tokens\x18\x06 \x01(\x03\x12\r\n\x05nodes\x18\x07 \x01(\x03\x12\x11\n\tmax_depth\x18\x08 \x01(\x03\x12\x12\n\nnamespaces\x18\t \x01(\x03\x12\x1b\n\x13prompt_tokens_total\x18\n \x01(\x03\x12\x18\n\x10hit_tokens_total\x18\x0b \x01(\x03\x12\x1d\n\x15\x63omputed_tokens_total\x18\x0c \x01(\x03\x12\x1b\n\x13output_tokens_total\x18\r \x01(\x03\x12\x1c\n\x14\x65victed_tokens_total\x18\x0e \x01(\x03\x12\x1c\n\x14\x65victed_blocks_total\x18\x0f \x01(\x03\x12\x1b\n\x13\x63opied_tokens_total\x18\x10 \x01(\x03\x12\x19\n\x11preemptions_total\x18\x11 \x01(\x03\x12\x16\n\x0erequests_total\x18\x12 \x01(\x03\x12\x18\n\x10running_requests\x18\x13 \x01(\x03\x12\x18\n\x10waiting_requests\x18\x14 \x01(\x03\x12\x10\n\x08sessions\x18\x15 \x01(\x03\x12\x14\n\x0cunused_slots\x18\x16 \x01(\x03\x12\x10\n\x08uptime_s\x18\x17 \x01(\x01\x12\x17\n\x0f\x63\x61ncelled_total\x18\x18 \x01(\x03\x12\x14\n\x0c\x66\x61iled_total\x18\x19 \x01(\x03\x12\x0e\n\x06leases\x18\x1a \x01(\x03\x12\x15\n\rleased_tokens\x18\x1b \x01(\x03\x12\x17\n\x0fleasable_tokens\x18\x1c \x01(\x03\x12\x1c\n\x14lease_refusals_total\x18\x1d \x01(\x03\x12\x18\n\x10tool_holds_total\x18\x1e \x01(\x03\x12 \n\x18tool_holds_refused_total\x18\x1f \x01(\x03\x12\x10\n\x08\x65viction\x18  \x01(\t\x12\x15\n\rshared_blocks\x18! \x01(\x03\x12&\n\x05tiers\x18\" \x03(\x0b\x32\x17.radixloop.v1.TierStats\"\x94\x01\n\tTierStats\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0ctotal_blocks\x18\x02 \x01(\x03\x12\x13\n\x0bused_blocks\x18\x03 \x01(\x03\x12\x1c\n\x14\x66\x65tched_tokens_total\x18\x04 \x01(\x03\x12\x1b\n\x13\x66\x61iled_blocks_total\x18\x05 \x01(\x03\x12\x13\n\x0b\x62lock_bytes\x18\x06 \x01(\x03\"h\n\x10ListNodesRequest\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x18\n\x0bhead_tokens\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0e\n\x0c_head_tokens\"\xcf\x01\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x11\n\tparent_id\x18\x02 \x01(\x03\x12*\n\tnamespace\x18\x03 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\r\n\x05start\x18\x04 \x01(\x03\x12\x0e\n\x06tokens\x18\x05 \x01(\x03\x12\x0e\n\x06\x62locks\x18\x06 \x01(\x03\x12\x0c\n\x04hits\x18\x07 \x01(\x03\x12\x0e\n\x06idle_s\x18\x08 \x01(\x01\x12\x0f\n\x07holders\x18\t \x01(\x03\x12\x10\n\x08\x63hildren\x18\n \x01(\x03\x12\x0c\n\x04head\x18\x0b \x01(\t\":\n\x0c\x46lushRequest\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\"=\n\rFlushResponse\x12\x16\n\x0e\x66lushed_tokens\x18\x01 \x01(\x03\x12\x14\n\x0c\x66reed_blocks\x18\x02 \x01(\x03\"_\n\x0bWarmRequest\x12$\n\x06prompt\x18\x01 \x01(\x0b\x32\x14.radixloop.v1.Prompt\x12*\n\tnamespace\x18\x02 \x01(\x0b\x32\x17.radixloop.v1.Namespace\"2\n\x0cWarmResponse\x12\"\n\x05usage\x18\x01 \x01(\x0b\x32\x13.radixloop.v1.Usage\"\xb8\x01\n\x0e\x45xplainRequest\x12$\n\x06prompt\x18\x01 \x01(\x0b\x32\x14.radixloop.v1.Prompt\x12\x17\n\nsession_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12*\n\tnamespace\x18\x03 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x1a\n\rpublic_tokens\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\r\n\x0b_session_idB\x10\n\x0e_public_tokens\"\x8b\x02\n\x0f\x45xplainResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\x12&\n\x07verdict\x18\x03 \x01(\x0b\x32\x15.radixloop.v1.Verdict\x12,\n\ndivergence\x18\x04 \x01(\x0b\x32\x18.radixloop.v1.Divergence\x12 \n\x13prefill_s_per_token\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0b\x65stimated_s\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08\x65viction\x18\x07 \x01(\tB\x16\n\x14_prefill_s_per_tokenB\x0e\n\x0c_estimated_s\"\xca\x01\n\x0cLeaseRequest\x12$\n\x06prompt\x18\x01 \x01(\x0b\x32\x14.radixloop.v1.Prompt\x12\x17\n\nsession_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12*\n\tnamespace\x18\x03 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\r\n\x05ttl_s\x18\x04 \x01(\x01\x12\x15\n\x08priority\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\r\n\x05label\x18\x06 \x01(\tB\r\n\x0b_session_idB\x0b\n\t_priority\"O\n\rLeaseResponse\x12&\n\x05lease\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.LeaseInfo\x12\x16\n\x0e\x63overed_tokens\x18\x02 \x01(\x03\"\x89\x01\n\tLeaseInfo\x12\x10\n\x08lease_id\x18\x01 \x01(\x03\x12\x0e\n\x06tokens\x18\x02 \x01(\x03\x12*\n\tnamespace\x18\x03 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12\r\n\x05ttl_s\x18\x05 \x01(\x01\x12\r\n\x05label\x18\x06 \x01(\t\"4\n\x11RenewLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\x03\x12\r\n\x05ttl_s\x18\x02 \x01(\x01\"\'\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\x03\"\x13\n\x11ListLeasesRequest\"m\n\x12ListLeasesResponse\x12\'\n\x06leases\x18\x01 \x03(\x0b\x32\x17.radixloop.v1.LeaseInfo\x12\x15\n\rleased_tokens\x18\x02 \x01(\x03\x12\x17\n\x0fleasable_tokens\x18\x03 \x01(\x03\"[\n\x0fSetQuotaRequest\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x12\n\x05share\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_share\"q\n\x05Quota\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x12\n\x05share\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06\x62locks\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_shareB\t\n\x07_blocks\"\x13\n\x11ListQuotasRequest\"9\n\x12ListQuotasResponse\x12#\n\x06quotas\x18\x01 \x03(\x0b\x32\x13.radixloop.v1.Quota2\xe3\x06\n\x05\x43\x61\x63he\x12I\n\x08GetStats\x12\x1d.radixloop.v1.GetStatsRequest\x1a\x1e.radixloop.v1.GetStatsResponse\x12\x41\n\tListNodes\x12\x1e.radixloop.v1.ListNodesRequest\x1a\x12.radixloop.v1.Node0\x01\x12@\n\x05\x46lush\x12\x1a.radixloop.v1.FlushRequest\x1a\x1b.radixloop.v1.FlushResponse\x12=\n\x04Warm\x12\x19.radixloop.v1.WarmRequest\x1a\x1a.radixloop.v1.WarmResponse\x12K\n\x0bWatchEvents\x12 .radixloop.v1.WatchEventsRequest\x1a\x18.radixloop.v1.EventBatch0\x01\x12\x46\n\x07\x45xplain\x12\x1c.radixloop.v1.ExplainRequest\x1a\x1d.radixloop.v1.ExplainResponse\x12@\n\x05Lease\x12\x1a.radixloop.v1.LeaseRequest\x1a\x1b.radixloop.v1.LeaseResponse\x12\x46\n\nRenewLease\x12\x1f.radixloop.v1.RenewLeaseRequest\x1a\x17.radixloop.v1.LeaseInfo\x12J\n\x0cReleaseLease\x12!.radixloop.v1.ReleaseLeaseRequest\x1a\x17.radixloop.v1.LeaseInfo\x12O\n\nListLeases\x12\x1f.radixloop.v1.ListLeasesRequest\x1a .radixloop.v1.ListLeasesResponse\x12>\n\x08SetQuota\x12\x1d.radixloop.v1.SetQuotaRequest\x1a\x13.radixloop.v1.Quota\x12O\n\nListQuotas\x12\x1f.radixloop.v1.ListQuotasRequest\x1a .radixloop.v1.ListQuotasResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18radixloop/v1/cache.proto\x12\x0cradixloop.v1\x1a\x19radixloop/v1/common.proto\x1a\x19radixloop/v1/events.proto\"\x11\n\x0fGetStatsRequest\"\xd3\x06\n\x10GetStatsResponse\x12\x14\n\x0ctotal_blocks\x18\x01 \x01(\x03\x12\x13\n\x0b\x66ree_blocks\x18\x02 \x01(\x03\x12\x15\n\ractive_blocks\x18\x03 \x01(\x03\x12\x15\n\rcached_blocks\x18\x04 \x01(\x03\x12\x12\n\nblock_size\x18\x05 \x01(\x05\x12\x15\n\rcached_tokens\x18\x06 \x01(\x03\x12\r\n\x05nodes\x18\x07 \x01(\x03\x12\x11\n\tmax_depth\x18\x08 \x01(\x03\x12\x12\n\nnamespaces\x18\t \x01(\x03\x12\x1b\n\x13prompt_tokens_total\x18\n \x01(\x03\x12\x18\n\x10hit_tokens_total\x18\x0b \x01(\x03\x12\x1d\n\x15\x63omputed_tokens_total\x18\x0c \x01(\x03\x12\x1b\n\x13output_tokens_total\x18\r \x01(\x03\x12\x1c\n\x14\x65victed_tokens_total\x18\x0e \x01(\x03\x12\x1c\n\x14\x65victed_blocks_total\x18\x0f \x01(\x03\x12\x1b\n\x13\x63opied_tokens_total\x18\x10 \x01(\x03\x12\x19\n\x11preemptions_total\x18\x11 \x01(\x03\x12\x16\n\x0erequests_total\x18\x12 \x01(\x03\x12\x18\n\x10running_requests\x18\x13 \x01(\x03\x12\x18\n\x10waiting_requests\x18\x14 \x01(\x03\x12\x10\n\x08sessions\x18\x15 \x01(\x03\x12\x14\n\x0cunused_slots\x18\x16 \x01(\x03\x12\x10\n\x08uptime_s\x18\x17 \x01(\x01\x12\x17\n\x0f\x63\x61ncelled_total\x18\x18 \x01(\x03\x12\x14\n\x0c\x66\x61iled_total\x18\x19 \x01(\x03\x12\x0e\n\x06leases\x18\x1a \x01(\x03\x12\x15\n\rleased_tokens\x18\x1b \x01(\x03\x12\x17\n\x0fleasable_tokens\x18\x1c \x01(\x03\x12\x1c\n\x14lease_refusals_total\x18\x1d \x01(\x03\x12\x18\n\x10tool_holds_total\x18\x1e \x01(\x03\x12 \n\x18tool_holds_refused_total\x18\x1f \x01(\x03\x12\x10\n\x08\x65viction\x18  \x01(\t\x12\x15\n\rshared_blocks\x18! \x01(\x03\x12&\n\x05tiers\x18\" \x03(\x0b\x32\x17.radixloop.v1.TierStats\"\xa6\x01\n\tTierStats\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0ctotal_blocks\x18\x02 \x01(\x03\x12\x13\n\x0bused_blocks\x18\x03 \x01(\x03\x12\x1c\n\x14\x66\x65tched_tokens_total\x18\x04 \x01(\x03\x12\x1b\n\x13\x66\x61iled_blocks_total\x18\x05 \x01(\x03\x12\x13\n\x0b\x62lock_bytes\x18\x06 \x01(\x03\x12\x10\n\x08given_up\x18\x07 \x01(\x08\"h\n\x10ListNodesRequest\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x18\n\x0bhead_tokens\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0e\n\x0c_head_tokens\"\xcf\x01\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x11\n\tparent_id\x18\x02 \x01(\x03\x12*\n\tnamespace\x18\x03 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\r\n\x05start\x18\x04 \x01(\x03\x12\x0e\n\x06tokens\x18\x05 \x01(\x03\x12\x0e\n\x06\x62locks\x18\x06 \x01(\x03\x12\x0c\n\x04hits\x18\x07 \x01(\x03\x12\x0e\n\x06idle_s\x18\x08 \x01(\x01\x12\x0f\n\x07holders\x18\t \x01(\x03\x12\x10\n\x08\x63hildren\x18\n \x01(\x03\x12\x0c\n\x04head\x18\x0b \x01(\t\":\n\x0c\x46lushRequest\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\"=\n\rFlushResponse\x12\x16\n\x0e\x66lushed_tokens\x18\x01 \x01(\x03\x12\x14\n\x0c\x66reed_blocks\x18\x02 \x01(\x03\"_\n\x0bWarmRequest\x12$\n\x06prompt\x18\x01 \x01(\x0b\x32\x14.radixloop.v1.Prompt\x12*\n\tnamespace\x18\x02 \x01(\x0b\x32\x17.radixloop.v1.Namespace\"2\n\x0cWarmResponse\x12\"\n\x05usage\x18\x01 \x01(\x0b\x32\x13.radixloop.v1.Usage\"\xb8\x01\n\x0e\x45xplainRequest\x12$\n\x06prompt\x18\x01 \x01(\x0b\x32\x14.radixloop.v1.Prompt\x12\x17\n\nsession_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12*\n\tnamespace\x18\x03 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x1a\n\rpublic_tokens\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\r\n\x0b_session_idB\x10\n\x0e_public_tokens\"\x8b\x02\n\x0f\x45xplainResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\x12&\n\x07verdict\x18\x03 \x01(\x0b\x32\x15.radixloop.v1.Verdict\x12,\n\ndivergence\x18\x04 \x01(\x0b\x32\x18.radixloop.v1.Divergence\x12 \n\x13prefill_s_per_token\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0b\x65stimated_s\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08\x65viction\x18\x07 \x01(\tB\x16\n\x14_prefill_s_per_tokenB\x0e\n\x0c_estimated_s\"\xca\x01\n\x0cLeaseRequest\x12$\n\x06prompt\x18\x01 \x01(\x0b\x32\x14.radixloop.v1.Prompt\x12\x17\n\nsession_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12*\n\tnamespace\x18\x03 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\r\n\x05ttl_s\x18\x04 \x01(\x01\x12\x15\n\x08priority\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\r\n\x05label\x18\x06 \x01(\tB\r\n\x0b_session_idB\x0b\n\t_priority\"O\n\rLeaseResponse\x12&\n\x05lease\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.LeaseInfo\x12\x16\n\x0e\x63overed_tokens\x18\x02 \x01(\x03\"\x89\x01\n\tLeaseInfo\x12\x10\n\x08lease_id\x18\x01 \x01(\x03\x12\x0e\n\x06tokens\x18\x02 \x01(\x03\x12*\n\tnamespace\x18\x03 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12\r\n\x05ttl_s\x18\x05 \x01(\x01\x12\r\n\x05label\x18\x06 \x01(\t\"4\n\x11RenewLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\x03\x12\r\n\x05ttl_s\x18\x02 \x01(\x01\"\'\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\x03\"\x13\n\x11ListLeasesRequest\"m\n\x12ListLeasesResponse\x12\'\n\x06leases\x18\x01 \x03(\x0b\x32\x17.radixloop.v1.LeaseInfo\x12\x15\n\rleased_tokens\x18\x02 \x01(\x03\x12\x17\n\x0fleasable_tokens\x18\x03 \x01(\x03\"[\n\x0fSetQuotaRequest\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x12\n\x05share\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_share\"q\n\x05Quota\x12*\n\tnamespace\x18\x01 \x01(\x0b\x32\x17.radixloop.v1.Namespace\x12\x12\n\x05share\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06\x62locks\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_shareB\t\n\x07_blocks\"\x13\n\x11ListQuotasRequest\"9\n\x12ListQuotasResponse\x12#\n\x06quotas\x18\x01 \x03(\x0b\x32\x13.radixloop.v1.Quota2\xe3\x06\n\x05\x43\x61\x63he\x12I\n\x08GetStats\x12\x1d.radixloop.v1.GetStatsRequest\x1a\x1e.radixloop.v1.GetStatsResponse\x12\x41\n\tListNodes\x12\x1e.radixloop.v1.ListNodesRequest\x1a\x12.radixloop.v1.Node0\x01\x12@\n\x05\x46lush\x12\x1a.radixloop.v1.FlushRequest\x1a\x1b.radixloop.v1.FlushResponse\x12=\n\x04Warm\x12\x19.radixloop.v1.WarmRequest\x1a\x1a.radixloop.v1.WarmResponse\x12K\n\x0bWatchEvents\x12 .radixloop.v1.WatchEventsRequest\x1a\x18.radixloop.v1.EventBatch0\x01\x12\x46\n\x07\x45xplain\x12\x1c.radixloop.v1.ExplainRequest\x1a\x1d.radixloop.v1.ExplainResponse\x12@\n\x05Lease\x12\x1a.radixloop.v1.LeaseRequest\x1a\x1b.radixloop.v1.LeaseResponse\x12\x46\n\nRenewLease\x12\x1f.radixloop.v1.RenewLeaseRequest\x1a\x17.radixloop.v1.LeaseInfo\x12J\n\x0cReleaseLease\x12!.radixloop.v1.ReleaseLeaseRequest\x1a\x17.radixloop.v1.LeaseInfo\x12O\n\nListLeases\x12\x1f.radixloop.v1.ListLeasesRequest\x1a .radixloop.v1.ListLeasesResponse\x12>\n\x08SetQuota\x12\x1d.radixloop.v1.SetQuotaRequest\x1a\x13.radixloop.v1.Quota\x12O\n\nListQuotas\x12\x1f.radixloop.v1.ListQuotasRequest\x1a .radixloop.v1.ListQuotasResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -28,45 +28,45 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_GETSTATSRESPONSE']._serialized_start=116
   _globals['_GETSTATSRESPONSE']._serialized_end=967
   _globals['_TIERSTATS']._serialized_start=970
-  _globals['_TIERSTATS']._serialized_end=1118
-  _globals['_LISTNODESREQUEST']._serialized_start=1120
-  _globals['_LISTNODESREQUEST']._serialized_end=1224
-  _globals['_NODE']._serialized_start=1227
-  _globals['_NODE']._serialized_end=1434
-  _globals['_FLUSHREQUEST']._serialized_start=1436
-  _globals['_FLUSHREQUEST']._serialized_end=1494
-  _globals['_FLUSHRESPONSE']._serialized_start=1496
-  _globals['_FLUSHRESPONSE']._serialized_end=1557
-  _globals['_WARMREQUEST']._serialized_start=1559
-  _globals['_WARMREQUEST']._serialized_end=1654
-  _globals['_WARMRESPONSE']._serialized_start=1656
-  _globals['_WARMRESPONSE']._serialized_end=1706
-  _globals['_EXPLAINREQUEST']._serialized_start=1709
-  _globals['_EXPLAINREQUEST']._serialized_end=1893
-  _globals['_EXPLAINRESPONSE']._serialized_start=1896
-  _globals['_EXPLAINRESPONSE']._serialized_end=2163
-  _globals['_LEASEREQUEST']._serialized_start=2166
-  _globals['_LEASEREQUEST']._serialized_end=2368
-  _globals['_LEASERESPONSE']._serialized_start=2370
-  _globals['_LEASERESPONSE']._serialized_end=2449
-  _globals['_LEASEINFO']._serialized_start=2452
-  _globals['_LEASEINFO']._serialized_end=2589
-  _globals['_RENEWLEASEREQUEST']._serialized_start=2591
-  _globals['_RENEWLEASEREQUEST']._serialized_end=2643
-  _globals['_RELEASELEASEREQUEST']._serialized_start=2645
-  _globals['_RELEASELEASEREQUEST']._serialized_end=2684
-  _globals['_LISTLEASESREQUEST']._serialized_start=2686
-  _globals['_LISTLEASESREQUEST']._serialized_end=2705
-  _globals['_LISTLEASESRESPONSE']._serialized_start=2707
-  _globals['_LISTLEASESRESPONSE']._serialized_end=2816
-  _globals['_SETQUOTAREQUEST']._serialized_start=2818
-  _globals['_SETQUOTAREQUEST']._serialized_end=2909
-  _globals['_QUOTA']._serialized_start=2911
-  _globals['_QUOTA']._serialized_end=3024
-  _globals['_LISTQUOTASREQUEST']._serialized_start=3026
-  _globals['_LISTQUOTASREQUEST']._serialized_end=3045
-  _globals['_LISTQUOTASRESPONSE']._serialized_start=3047
-  _globals['_LISTQUOTASRESPONSE']._serialized_end=3104
-  _globals['_CACHE']._serialized_start=3107
-  _globals['_CACHE']._serialized_end=3974
+  _globals['_TIERSTATS']._serialized_end=1136
+  _globals['_LISTNODESREQUEST']._serialized_start=1138
+  _globals['_LISTNODESREQUEST']._serialized_end=1242
+  _globals['_NODE']._serialized_start=1245
+  _globals['_NODE']._serialized_end=1452
+  _globals['_FLUSHREQUEST']._serialized_start=1454
+  _globals['_FLUSHREQUEST']._serialized_end=1512
+  _globals['_FLUSHRESPONSE']._serialized_start=1514
+  _globals['_FLUSHRESPONSE']._serialized_end=1575
+  _globals['_WARMREQUEST']._serialized_start=1577
+  _globals['_WARMREQUEST']._serialized_end=1672
+  _globals['_WARMRESPONSE']._serialized_start=1674
+  _globals['_WARMRESPONSE']._serialized_end=1724
+  _globals['_EXPLAINREQUEST']._serialized_start=1727
+  _globals['_EXPLAINREQUEST']._serialized_end=1911
+  _globals['_EXPLAINRESPONSE']._serialized_start=1914
+  _globals['_EXPLAINRESPONSE']._serialized_end=2181
+  _globals['_LEASEREQUEST']._serialized_start=2184
+  _globals['_LEASEREQUEST']._serialized_end=2386
+  _globals['_LEASERESPONSE']._serialized_start=2388
+  _globals['_LEASERESPONSE']._serialized_end=2467
+  _globals['_LEASEINFO']._serialized_start=2470
+  _globals['_LEASEINFO']._serialized_end=2607
+  _globals['_RENEWLEASEREQUEST']._serialized_start=2609
+  _globals['_RENEWLEASEREQUEST']._serialized_end=2661
+  _globals['_RELEASELEASEREQUEST']._serialized_start=2663
+  _globals['_RELEASELEASEREQUEST']._serialized_end=2702
+  _globals['_LISTLEASESREQUEST']._serialized_start=2704
+  _globals['_LISTLEASESREQUEST']._serialized_end=2723
+  _globals['_LISTLEASESRESPONSE']._serialized_start=2725
+  _globals['_LISTLEASESRESPONSE']._serialized_end=2834
+  _globals['_SETQUOTAREQUEST']._serialized_start=2836
+  _globals['_SETQUOTAREQUEST']._serialized_end=2927
+  _globals['_QUOTA']._serialized_start=2929
+  _globals['_QUOTA']._serialized_end=3042
+  _globals['_LISTQUOTASREQUEST']._serialized_start=3044
+  _globals['_LISTQUOTASREQUEST']._serialized_end=3063
+  _globals['_LISTQUOTASRESPONSE']._serialized_start=3065
+  _globals['_LISTQUOTASRESPONSE']._serialized_end=3122
+  _globals['_CACHE']._serialized_start=3125
+  _globals['_CACHE']._serialized_end=3992
 # @@protoc_insertion_point(module_scope)

@@ -84,20 +84,22 @@ class GetStatsResponse(_message.Message):
     def __init__(self, total_blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., active_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., namespaces: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., hit_tokens_total: _Optional[int] = ..., computed_tokens_total: _Optional[int] = ..., output_tokens_total: _Optional[int] = ..., evicted_tokens_total: _Optional[int] = ..., evicted_blocks_total: _Optional[int] = ..., copied_tokens_total: _Optional[int] = ..., preemptions_total: _Optional[int] = ..., requests_total: _Optional[int] = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., sessions: _Optional[int] = ..., unused_slots: _Optional[int] = ..., uptime_s: _Optional[float] = ..., cancelled_total: _Optional[int] = ..., failed_total: _Optional[int] = ..., leases: _Optional[int] = ..., leased_tokens: _Optional[int] = ..., leasable_tokens: _Optional[int] = ..., lease_refusals_total: _Optional[int] = ..., tool_holds_total: _Optional[int] = ..., tool_holds_refused_total: _Optional[int] = ..., eviction: _Optional[str] = ..., shared_blocks: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierStats, _Mapping]]] = ...) -> None: ...
 
 class TierStats(_message.Message):
-    __slots__ = ("name", "total_blocks", "used_blocks", "fetched_tokens_total", "failed_blocks_total", "block_bytes")
+    __slots__ = ("name", "total_blocks", "used_blocks", "fetched_tokens_total", "failed_blocks_total", "block_bytes", "given_up")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     USED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FETCHED_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     FAILED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     name: str
     total_blocks: int
     used_blocks: int
     fetched_tokens_total: int
     failed_blocks_total: int
     block_bytes: int
-    def __init__(self, name: _Optional[str] = ..., total_blocks: _Optional[int] = ..., used_blocks: _Optional[int] = ..., fetched_tokens_total: _Optional[int] = ..., failed_blocks_total: _Optional[int] = ..., block_bytes: _Optional[int] = ...) -> None: ...
+    given_up: bool
+    def __init__(self, name: _Optional[str] = ..., total_blocks: _Optional[int] = ..., used_blocks: _Optional[int] = ..., fetched_tokens_total: _Optional[int] = ..., failed_blocks_total: _Optional[int] = ..., block_bytes: _Optional[int] = ..., given_up: bool = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ("namespace", "head_tokens")

@@ -15,22 +15,27 @@ _LEASES_PASSED = 64
 class ColdTier:
     """Slots of one block each.
 
-    Entries that nearer tiers or the device hold too are spare, and go first; within each kind the least recently used.
+    Entries that nearer tiers or the device hold too are spare, and go first, but for a few that may be kept; within each
+    kind the least recently used.
 
     Args:
         name: for reports.
         slots: how many blocks it holds.
         writable: whether blocks come to it while serving.
         keeps_promoted: whether a block that went back to the device stays, as a spare.
+        spares_kept: so many spares do not go before the rest, and may take the place of it.
     """
 
-    def __init__(self, name: str, slots: int, *, writable: bool = True, keeps_promoted: bool = False) -> None:
+    def __init__(
+        self, name: str, slots: int, *, writable: bool = True, keeps_promoted: bool = False, spares_kept: int = 0
+    ) -> None:
         if slots < 1:
             raise InvalidArgument(f"slots is {slots}: the {name} tier must hold at least one block")
         self.name = name
         self.capacity = slots
         self.writable = writable
         self.keeps_promoted = keeps_promoted
+        self._spares_kept = spares_kept
         # Of the slots from `_fresh` on none was ever used.
         self._free: list[int] = []
         self._fresh = 0
@@ -90,11 +95,17 @@ class ColdTier:
         limit = self.limits.get(scope)
         return limit is not None and self.by_scope[scope] >= limit
 
+    @property
+    def wants_spares(self) -> bool:
+        """Whether it holds fewer spares than are kept."""
+        return len(self.spare) < self._spares_kept
+
     def victim(self, tier: int, now: float, scope: bytes | None = None) -> Entry | None:
         """Return the entry that should go first and that no copy touches; of one scope, if it is given."""
         passed: list[Entry] = []
         found = None
-        for order in (self.spare, self.primary):
+        keep = len(self.spare) <= self._spares_kept
+        for order in (self.primary, self.spare) if keep else (self.spare, self.primary):
             for entry in order:
                 if entry.busy[tier] or (scope is not None and entry.scope != scope):
                     continue

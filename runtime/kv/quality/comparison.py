@@ -16,6 +16,7 @@ import torch
 
 from runtime.execution.batch import BatchItem
 from runtime.execution.model_runner import ModelRunner
+from runtime.gpu_check.peaks import wait
 from runtime.models.loaded_model import LoadedModel
 
 BLOCK = 16
@@ -73,9 +74,14 @@ class Lane:
         return cls(name, loaded, ModelRunner(loaded, -(-tokens // BLOCK), BLOCK))
 
     def compute(self, tokens: np.ndarray, start: int, rows: int) -> torch.Tensor:
-        """Float32 logits of the last `rows` of these tokens, which come behind `start` others in the pool."""
+        """Float32 logits of the last `rows` of these tokens, which come behind `start` others in the pool.
+
+        They are there when it returns: a GPU is waited for.
+        """
         table = np.arange(-(-(start + len(tokens)) // BLOCK), dtype=np.int32)
-        return self.runner.forward([BatchItem(tokens, start, table, rows)])
+        logits = self.runner.forward([BatchItem(tokens, start, table, rows)])
+        wait(logits.device)
+        return logits
 
 
 def compare(lanes: Sequence[Lane], kind: str, tokens: np.ndarray) -> None:
@@ -84,6 +90,7 @@ def compare(lanes: Sequence[Lane], kind: str, tokens: np.ndarray) -> None:
     for at in range(0, length, CHUNK):
         chunk = tokens[at : at + CHUNK]
         following = torch.from_numpy(tokens[at + 1 : at + 1 + len(chunk)].astype(np.int64))
+        following = following.to(lanes[0].loaded.model.device)
         exact: torch.Tensor | None = None
         for lane in lanes:
             began = time.perf_counter()

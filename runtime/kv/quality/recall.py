@@ -47,7 +47,7 @@ def needles(lanes: Sequence[Lane], tokenizer: Any, filler: np.ndarray, seed: int
         asked = np.concatenate([question, answer[:-1]])
         for lane in lanes:
             # Every question is written over the one before.
-            said = lane.compute(asked, len(context), len(answer)).argmax(-1).numpy()
+            said = lane.compute(asked, len(context), len(answer)).argmax(-1).cpu().numpy()
             found[lane.name].append(int(np.array_equal(said, answer)))
     return found
 

@@ -15,8 +15,8 @@ _LEASES_PASSED = 64
 class ColdTier:
     """Slots of one block each.
 
-    Entries that nearer tiers or the device hold too are spare, and go first, but for a few that may be kept; within each
-    kind the least recently used.
+    Entries that nearer tiers or the device hold too are spare, and go first, but for a few that may be kept; within
+    each kind the least recently used.
 
     Args:
         name: for reports.

@@ -10,8 +10,9 @@ from radixloop.v1 import inference_pb2
 
 from runtime.errors import InvalidRequest
 from runtime.grammar.json_schema import prepared
-from runtime.grammar.spec import GrammarSpec
+from runtime.grammar.spec import JSON_LINE, GrammarSpec
 from runtime.services.convert import json_object
+from runtime.tool_calls import SEPARATORS
 
 MAX_TEXT_BYTES = 256 << 10
 MAX_REGEX_BYTES = 16 << 10
@@ -77,10 +78,9 @@ def tag_spec(tag_format: dict[str, Any], **marks: bool) -> GrammarSpec:
     return GrammarSpec("structural_tag", json.dumps({"type": "structural_tag", "format": tag_format}), **marks)
 
 
-def schema_format(schema: dict[str, Any]) -> dict[str, Any]:
-    """The format of JSON that a prepared schema describes."""
-    # Unlimited space is a hole that small models fall into.
-    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
+def schema_format(schema: dict[str, Any], separators: tuple[str, str] = SEPARATORS) -> dict[str, Any]:
+    """The format of JSON that a prepared schema describes; `separators` stand behind an item and behind a name."""
+    return {"type": JSON_LINE, "json_schema": schema, "separators": separators}
 
 
 def _choice(field: str, texts: list[str]) -> Constraint:

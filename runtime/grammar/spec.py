@@ -10,6 +10,8 @@ from typing import Literal
 from runtime.errors import RuntimeServiceError
 
 Kind = Literal["json_schema", "regex", "ebnf", "structural_tag"]
+# In a structural tag, beside the library's formats: JSON of a schema in one line, spaced in one way.
+JSON_LINE = "json_line"
 
 
 class GrammarRefused(RuntimeServiceError):

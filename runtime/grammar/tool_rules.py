@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -44,21 +45,21 @@ class ToolRules:
             return tag_spec(either, trusted=trusted and text.spec.trusted, plain=True)
         return tag_spec(self._triggered(form), trusted=trusted, plain=True, lazy=True)
 
-    def _tags(self, form: ToolFormat) -> list[dict[str, Any]]:
-        return [
-            {
-                "type": "tag",
-                "begin": form.before + name + form.between,
-                "content": schema_format(_ANY_OBJECT if schema is None else schema),
-                "end": form.after,
-            }
-            for name, schema in self.functions.items()
-        ]
+    def _call(self, form: ToolFormat) -> dict[str, Any]:
+        """Any of the calls. What they have in common stands there once: compiling takes long for each repetition."""
+        alike: dict[str, list[str]] = {}
+        for name, schema in self.functions.items():
+            alike.setdefault(json.dumps(_ANY_OBJECT if schema is None else schema), []).append(name)
+        calls = []
+        for schema_text, names in alike.items():
+            arguments = schema_format(json.loads(schema_text), form.separators)
+            calls.append(_in_order(_one_of([_text(name) for name in names]), _text(form.between), arguments))
+        return {"type": "tag", "begin": form.before, "content": _one_of(calls), "end": form.after}
 
     def _in_a_row(self, form: ToolFormat) -> dict[str, Any]:
         return {
             "type": "tags_with_separator",
-            "tags": self._tags(form),
+            "tags": [self._call(form)],
             "separator": form.separator,
             "at_least_one": True,
             "stop_after_first": not self.parallel,
@@ -68,20 +69,31 @@ class ToolRules:
         row = self._in_a_row(form)
         if not form.opening:
             return row
-        ends = ({"type": "const_string", "value": text} for text in (form.opening, form.closing))
-        return {"type": "sequence", "elements": [next(ends), row, next(ends)]}
+        return _in_order(_text(form.opening), row, _text(form.closing))
 
     def _triggered(self, form: ToolFormat) -> dict[str, Any]:
-        tags = self._tags(form)
+        tag = self._call(form)
         if form.opening:
-            tags = [{"type": "tag", "begin": form.opening, "content": self._in_a_row(form), "end": form.closing}]
+            tag = {"type": "tag", "begin": form.opening, "content": self._in_a_row(form), "end": form.closing}
         return {
             "type": "triggered_tags",
             "triggers": [form.trigger],
-            "tags": tags,
+            "tags": [tag],
             "at_least_one": False,
             "stop_after_first": not self.parallel,
         }
+
+
+def _text(value: str) -> dict[str, Any]:
+    return {"type": "const_string", "value": value}
+
+
+def _in_order(*elements: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "sequence", "elements": list(elements)}
+
+
+def _one_of(formats: list[dict[str, Any]]) -> dict[str, Any]:
+    return formats[0] if len(formats) == 1 else {"type": "or", "elements": formats}
 
 
 def tool_rules(request: inference_pb2.GenerateRequest, tools: list[dict[str, Any]]) -> ToolRules | None:

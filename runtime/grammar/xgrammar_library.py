@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,13 +10,15 @@ import xgrammar
 from xgrammar.exception import DeserializeFormatError, DeserializeVersionError, InvalidJSONError
 
 from runtime.grammar.interface import CompiledGrammar, Matcher, Words
-from runtime.grammar.spec import GrammarRefused, GrammarSpec
+from runtime.grammar.spec import JSON_LINE, GrammarRefused, GrammarSpec
 
 # Where in the library's source it happened, which its messages begin with.
 _ORIGIN = re.compile(r"\A\[[\d:]+\] \S+:\d+: ")
 # Control characters but the line end; and, alone at a token's end, the first bytes of UTF-8 that not every second may
 # follow.
 _STRAY = re.compile(rb"[\x00-\x09\x0b-\x1f]|[\xe0\xed\xf0\xf4]\Z")
+# Where a format of a structural tag holds others.
+_NESTED = frozenset({"format", "elements", "tags", "content"})
 
 
 class XGrammarMatcher:
@@ -92,7 +95,7 @@ class XGrammarLibrary:
         compiler = xgrammar.GrammarCompiler(self._infos[spec.plain], max_threads=1, cache_enabled=False)
         try:
             return XGrammarCompiled(_compile(compiler, spec))
-        except (RuntimeError, ValueError, TypeError) as error:
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
             raise GrammarRefused(_said(error)) from None
 
     def dump(self, grammar: CompiledGrammar) -> bytes:
@@ -114,7 +117,20 @@ def _compile(compiler: xgrammar.GrammarCompiler, spec: GrammarSpec) -> xgrammar.
         return compiler.compile_regex(spec.text)
     if spec.kind == "ebnf":
         return compiler.compile_grammar(spec.text)
-    return compiler.compile_structural_tag(spec.text)
+    return compiler.compile_structural_tag(json.dumps(_spelt_out(json.loads(spec.text))))
+
+
+def _spelt_out(tag: Any) -> Any:
+    """A structural tag with the grammars of its JSON lines: the library's own format of JSON leaves the spaces free."""
+    if isinstance(tag, list):
+        return [_spelt_out(part) for part in tag]
+    if not isinstance(tag, dict):
+        return tag
+    if tag.get("type") == JSON_LINE:
+        schema, separators = json.dumps(tag["json_schema"]), tuple(tag["separators"])
+        line = xgrammar.Grammar.from_json_schema(schema, any_whitespace=False, separators=separators)
+        return {"type": "grammar", "grammar": str(line)}
+    return {name: _spelt_out(part) if name in _NESTED else part for name, part in tag.items()}
 
 
 def _plain(info: xgrammar.TokenizerInfo) -> xgrammar.TokenizerInfo:

@@ -16,7 +16,7 @@ from runtime.histories.continuation import continuation_ids
 from runtime.prompting.chat_fallback import TemplateAbilities, adapt, probe_abilities
 from runtime.prompting.chat_messages import Message, check_messages, check_template_kwargs, check_tools
 from runtime.sampling.detokenizer import special_token_ids
-from runtime.tool_calls import SAMPLE_NAME, ToolFormat, recognise
+from runtime.tool_calls import SAMPLE_ARGUMENTS, SAMPLE_NAME, ToolFormat, recognise
 
 MAX_CHAT_CHARS = 4_000_000
 # How many tokens into a turn the end token of the reply before it is looked for.
@@ -64,7 +64,7 @@ class ChatRenderer:
     def tool_format(self) -> ToolFormat:
         """How the prompts of this template show the model its own calls. Raises TemplateRefused where there is none."""
         if self._tool_format is None:
-            function = {"name": SAMPLE_NAME, "arguments": {"place": "here"}}
+            function = {"name": SAMPLE_NAME, "arguments": SAMPLE_ARGUMENTS}
             call = {"id": "call00001", "type": "function", "function": function}
             told: list[Message] = [
                 {"role": "user", "content": "question"},

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 # Tokens of these spellings belong to the text of a reply, though some tokenizers call them special.
 MARKERS = frozenset({"<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]"})
+
+
+# As Python's json and most templates write them.
+SEPARATORS = (", ", ": ")
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,8 @@ class ToolFormat:
 
     Attributes:
         trigger: what a call begins with, in the middle of free text.
+        separators: in its JSON, behind an item and behind a name. A call that the model writes with others comes back
+            in other tokens with the next turn's history.
     """
 
     name: str
@@ -27,6 +34,7 @@ class ToolFormat:
     separator: str
     opening: str = ""
     closing: str = ""
+    separators: tuple[str, str] = SEPARATORS
 
 
 HERMES = ToolFormat(
@@ -47,6 +55,8 @@ MISTRAL_NAMED = ToolFormat("mistral-named", "[TOOL_CALLS]", "[TOOL_CALLS]", "[AR
 
 # Of the call that `recognise` is shown.
 SAMPLE_NAME = "markedtool"
+SAMPLE_ARGUMENTS: dict[str, Any] = {"place": "here", "time": "now"}
+_SPACED = re.compile(r'"place"(: ?)"here"(, ?)"time"')
 _HERMES = re.compile(r'<tool_call>(\s*)\{"name": "markedtool", "arguments": .*?\}(\s*)</tool_call>', re.DOTALL)
 _MISTRAL_LIST = re.compile(r"(\[TOOL_CALLS\]\s*\[)\s*\{")
 _MISTRAL_NAMED = re.compile(r"\[TOOL_CALLS\]\s*markedtool\s*\[ARGS\]")
@@ -58,6 +68,12 @@ def recognise(rendered: str) -> ToolFormat:
 
     One that is unknown, or that writes none, is given the form of Hermes, which `chat_fallback` teaches.
     """
+    spaced = _SPACED.search(rendered)
+    form = _form(rendered)
+    return form if spaced is None else replace(form, separators=(spaced[2], spaced[1]))
+
+
+def _form(rendered: str) -> ToolFormat:
     if hermes := _HERMES.search(rendered):
         before, after = hermes.groups()
         return replace(HERMES, before=f'<tool_call>{before}{{"name": "', after=f"}}{after}</tool_call>")

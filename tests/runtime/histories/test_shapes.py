@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -25,6 +26,7 @@ CLOCK, CALLS = common_pb2.DRIFT_KIND_READS_THE_CLOCK, common_pb2.DRIFT_KIND_REWR
 WORDS_KEPT = UNDATED.replace("{%- if m.tool_calls %}", "{{- m.content | trim }}{% if m.tool_calls %}").replace(
     "{%- else %}{{ m.content | trim }}", ""
 )
+COMPACT = THINKING.replace("arguments | tojson", "arguments | tojson(separators=(',', ':'))")
 FIRST_QUESTION = LAST_QUESTION.replace("{% if m.role == 'user' %}", "{% if m.role == 'user' and asked.at < 0 %}")
 Open = Callable[[str], AbstractContextManager[Server]]
 
@@ -185,6 +187,29 @@ def test_calls_that_the_model_wrote_with_other_spaces_are_named(opened: Open, sp
         sent = server.inference.Tokenize(inference_pb2.TokenizeRequest(prompt=prompt_of(*messages, tools=True)))
         kept = inference_pb2.DetokenizeRequest(token_ids=sent.token_ids, keep_special_tokens=True)
         assert server.inference.Detokenize(kept).text == sent.rendered
+
+
+@pytest.mark.parametrize("template", [THINKING, UNDATED, COMPACT])
+def test_calls_of_offered_tools_are_spaced_as_the_template_spaces_them(opened: Open, template: str) -> None:
+    digits = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 2, "maxItems": 3}
+    properties = {"word": {"type": "string", "pattern": "^[a-z]{1,8}$"}, "by": digits}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    function = {"name": "look_up", "strict": True, "parameters": schema}
+    tools = [json.dumps({"type": "function", "function": function})]
+    asked = inference_pb2.ToolChoice(mode=inference_pb2.TOOL_MODE_REQUIRED, names=["look_up"])
+    with opened(template) as server:
+        messages = [SYSTEM, said("user", "What is six by nine?")]
+        for seed in range(4):
+            drawn = {"temperature": 1.0, "seed": seed, "ignore_eos": False}
+            prompt = common_pb2.Prompt(chat=common_pb2.Chat(messages=messages, tools=tools))
+            answer = generate(server, prompt, 200, tool_choice=asked, sampling=drawn)
+            [call] = answer.deltas[-1].tool_calls
+            # A client that parses the arguments and writes them anew.
+            again = json.dumps(json.loads(call.arguments), indent=seed)
+            assert again != call.arguments
+            made = common_pb2.ToolCall(id=call.id, name=call.name, arguments=again)
+            follow = common_pb2.Chat(messages=[*messages, said("assistant", "", made), said("tool", "54")], tools=tools)
+            assert explained(server, common_pb2.Prompt(chat=follow)).cached_tokens >= left_by(answer)
 
 
 def test_a_template_that_takes_no_other_chat_is_told_by_its_token_alone(opened: Open) -> None:

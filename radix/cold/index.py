@@ -157,7 +157,7 @@ class ColdIndex:
                 same = entry
             elif tokens.startswith(entry.tokens):
                 shorter.append(entry)
-        if not self._has_room(tier, scope, may_evict=not spare):
+        if not self._has_room(tier, scope, may_evict=not spare or self.tiers[tier].wants_spares, spare=spare):
             if same is not None and not spare:
                 self._device_lost(same, keep_until)
             return None
@@ -327,13 +327,14 @@ class ColdIndex:
             else:
                 tier.limits[scope_of(namespace)] = max(1, int(share * tier.capacity))
 
-    def _has_room(self, tier: int, scope: bytes, *, may_evict: bool) -> bool:
+    def _has_room(self, tier: int, scope: bytes, *, may_evict: bool, spare: bool = False) -> bool:
         at = self.tiers[tier]
         own = at.full_for(scope)
         if at.free and not own:
             return True
         victim = at.victim(tier, self._clock(), scope if own else None) if may_evict else None
-        if victim is None:
+        # One spare in place of another would be written for nothing.
+        if victim is None or (spare and (victim in at.spare or victim.keep_until > self._clock())):
             return False
         self._evict(victim, tier)
         return True

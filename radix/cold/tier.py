@@ -23,7 +23,7 @@ class ColdTier:
         slots: how many blocks it holds.
         writable: whether blocks come to it while serving.
         keeps_promoted: whether a block that went back to the device stays, as a spare.
-        spares_kept: so many spares do not go before the rest, and may take the place of it.
+        spares_kept: so many spares do not go before the rest; half as many may take its place.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class ColdTier:
 
     @property
     def wants_spares(self) -> bool:
-        """Whether it holds fewer spares than are kept."""
-        return len(self.spare) < self._spares_kept
+        """Whether it holds so few spares that another, and those that are on their way, are kept too."""
+        return 2 * len(self.spare) < self._spares_kept
 
     def victim(self, tier: int, now: float, scope: bytes | None = None) -> Entry | None:
         """Return the entry that should go first and that no copy touches; of one scope, if it is given."""

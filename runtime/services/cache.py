@@ -174,6 +174,7 @@ def _tier_message(tier: TierBooks) -> cache_pb2.TierStats:
         fetched_tokens_total=tier.fetched_tokens,
         failed_blocks_total=tier.failed_blocks,
         block_bytes=tier.block_bytes,
+        given_up=tier.given_up,
     )
 
 

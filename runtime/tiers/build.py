@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 # A folder that does not answer for so long at the start is refused; one that only takes its time is not.
 START_S = 10.0
 HOST, DISK, PERSIST = "host", "disk", "persist"
+# Of a full disk, so much is kept of what the pool and memory hold too, and would lose in a crash.
+_CRASH_COPIES = 1 / 4
 
 
 @dataclass
@@ -60,7 +62,7 @@ def build_tiers(settings: TierSettings, pool: BlockStore, owner: Owner) -> Built
     if settings.disk is not None:
         file = _open("disk_cache", settings.disk, settings.disk_bytes, owner, settings.foreign)
         behind.append(file)
-        tiers.append(ColdTier(DISK, file.slots, keeps_promoted=True))
+        tiers.append(ColdTier(DISK, file.slots, keeps_promoted=True, spares_kept=int(file.slots * _CRASH_COPIES)))
     persist = None
     if settings.persist is not None:
         wanted = settings.persist_bytes

@@ -37,7 +37,7 @@ class ColdModel:
         self.blocks = random.randint(2, 12)
         tiers = [
             ColdTier("host", random.randint(1, 12)),
-            ColdTier("disk", random.randint(1, 20), keeps_promoted=True),
+            ColdTier("disk", random.randint(1, 20), keeps_promoted=True, spares_kept=random.choice([0, 2, 20])),
         ]
         keep = random.choice([(0,), (1,), (0, 1), (0, 1)])
         self.index = ColdIndex(SIZE, [tiers[t] for t in keep], clock=self.clock)

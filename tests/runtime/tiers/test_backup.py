@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from runtime.models.loaded_model import LoadedModel
 from runtime.tiers.settings import TierSettings
+from runtime.tiers.slot_file import SlotFile
 from tests.runtime.tiers.harness import MIB, SIZE, expected, prompts, settle, tiered
 
 
@@ -40,3 +45,34 @@ def test_many_sessions_come_back(tmp_path: Path, tiny: LoadedModel) -> None:
     with tiered(tiny, disk(tmp_path / "b"), num_blocks=60) as harness:
         found = [harness.run(tokens, max_tokens=6).started.usage.cached_tokens for tokens in later]
     assert min(found) >= 100 - SIZE
+
+
+def test_a_full_disk_has_what_was_used_last_too_and_every_block_is_written_once(
+    tmp_path: Path, tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: Counter[tuple[bytes, bytes]] = Counter()
+    write = SlotFile.write
+
+    def counted(file: SlotFile, slot: int, entry: Any, *record: Any) -> None:
+        written[entry.parent, entry.tokens] += 1
+        write(file, slot, entry, *record)
+
+    monkeypatch.setattr(SlotFile, "write", counted)
+    hot, cold = prompts(1, length=60), prompts(40, seed=2)
+    want = expected(tiny, hot)
+    settings = TierSettings(disk=tmp_path / "a", disk_bytes=500_000)
+    with tiered(tiny, settings, num_blocks=30) as harness:
+        for tokens in cold[:30]:
+            harness.run(tokens, max_tokens=6)
+        settle(harness)
+        assert harness.engine.tiers.index.tiers[0].free == 0
+        for tokens in cold[30:]:
+            assert harness.run(hot[0], max_tokens=6).tokens == want[0]
+            harness.run(tokens, max_tokens=6)
+        settle(harness)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert max(written.values()) == 1
+    with tiered(tiny, TierSettings(disk=tmp_path / "b", disk_bytes=500_000), num_blocks=40) as harness:
+        reply = harness.run(hot[0], max_tokens=6)
+        assert reply.tokens == want[0]
+        assert reply.started.usage.disk_tokens >= 60 - SIZE

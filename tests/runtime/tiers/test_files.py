@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from runtime.errors import InvalidRequest
 from runtime.models.loaded_model import LoadedModel
 from runtime.tiers import slot_file
 from runtime.tiers.settings import TierSettings
@@ -71,6 +73,49 @@ def test_a_file_that_another_runtime_has_open_is_not_removed(
     theirs.close()
     fill(tiny, TierSettings(disk=tmp_path, disk_bytes=MIB, foreign="remove"))
     assert not theirs.path.exists()
+
+
+@pytest.mark.parametrize("kind", ["disk", "persist"])
+def test_a_second_runtime_over_a_folder_is_refused_and_the_first_goes_on(
+    kind: str, tmp_path: Path, tiny: LoadedModel
+) -> None:
+    settings = TierSettings(**{kind: tmp_path}, disk_bytes=MIB)
+    work = prompts(1)[0]
+    with tiered(tiny, settings) as harness:
+        harness.run(work, max_tokens=2)
+        with pytest.raises(InvalidRequest, match="in use by another runtime"):
+            Harness(tiny, tiers=settings, block_size=SIZE, num_blocks=40)
+        harness.run(work, max_tokens=2)
+    with tiered(tiny, settings) as harness:
+        assert harness.run(work, max_tokens=2).started.usage.disk_tokens >= len(work) - SIZE
+
+
+def test_one_folder_for_both_kinds_and_a_file_in_place_of_a_folder_are_refused(
+    tmp_path: Path, tiny: LoadedModel
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    for settings in (
+        TierSettings(disk=tmp_path, disk_bytes=MIB, persist=tmp_path),
+        TierSettings(disk=tmp_path / "file", disk_bytes=MIB),
+        TierSettings(persist=tmp_path / "file" / "below"),
+    ):
+        with pytest.raises(InvalidRequest):
+            Harness(tiny, tiers=settings, block_size=SIZE, num_blocks=40)
+
+
+def test_a_folder_that_is_removed_under_a_runtime_costs_the_next_start_what_it_held(
+    tmp_path: Path, tiny: LoadedModel
+) -> None:
+    settings = TierSettings(disk=tmp_path / "d", disk_bytes=MIB, persist=tmp_path / "p")
+    work = prompts(3)
+    with tiered(tiny, settings) as harness:
+        want = [harness.run(tokens, max_tokens=6).tokens for tokens in work]
+        shutil.rmtree(tmp_path / "d")
+        shutil.rmtree(tmp_path / "p")
+        assert [harness.run(tokens, max_tokens=6).tokens for tokens in work] == want
+    with tiered(tiny, settings) as harness:
+        reply = harness.run(work[0], max_tokens=6)
+        assert (reply.tokens, reply.started.usage.cached_tokens) == (want[0], 0)
 
 
 def stamps(harness: Harness) -> dict[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from radixloop.v1 import cache_pb2, common_pb2
 
 from runtime.errors import InvalidRequest, NotErased
 from runtime.models.loaded_model import LoadedModel
@@ -15,7 +16,9 @@ from runtime.tiers import build, closing, tiers
 from runtime.tiers.settings import TierSettings
 from runtime.tiers.slot_file import SlotFile
 from tests.runtime.engine_harness import Harness
+from tests.runtime.services_harness import serving
 from tests.runtime.tiers.harness import BLOCKS, MIB, SIZE, expected, prompts, settle, tiered, until
+from tests.timing import eventually
 
 
 class Hang:
@@ -99,6 +102,14 @@ def test_the_end_waits_for_no_disk(tmp_path: Path, tiny: LoadedModel, hang: Hang
     # It would wait for as long as `hang` is on.
     harness.engine.shutdown(0)
     assert not harness.engine.alive
+
+
+def test_clients_are_told_of_a_disk_that_was_given_up(tmp_path: Path, tiny: LoadedModel, hang: Hang) -> None:
+    with serving(tiny, disk_cache=f"{tmp_path}:64MiB") as server:
+        assert [tier.given_up for tier in server.stats().tiers] == [False]
+        hang.on = True
+        server.cache.Warm(cache_pb2.WarmRequest(prompt=common_pb2.Prompt(text="x" * 70)))
+        assert eventually(lambda: [tier.given_up for tier in server.stats().tiers] == [True])
 
 
 def test_who_needs_room_waits_for_no_disk(

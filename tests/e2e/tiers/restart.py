@@ -121,12 +121,11 @@ def times_to_first_token(bench: Bench) -> dict[str, Any]:
     """Prompts when nobody has seen them, and again after SIGTERM and a start."""
     dice = random.Random(1)
     known = [dice.choices(range(64, 30_000), k=PROMPT) for _ in range(PROMPTS)]
-    # The first call of a process pays for what is set up at first use.
-    first = dice.choices(range(64, 30_000), k=100)
     times = []
     for _ in ("cold", "restarted"):
         with bench.server("ttft") as server, RadixClient(server.target) as client:
-            first_token(client, first)
+            # The first call of a process pays for what is set up at first use.
+            first_token(client, dice.choices(range(64, 30_000), k=100))
             times.append([first_token(client, prompt) for prompt in known])
             server.stop()
     cold, kept = times

@@ -59,22 +59,6 @@ static void turn_head(float *x, int dim) {
     __asm__ volatile("" ::: "memory");
 }
 
-INLINE uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-/* IEEE half precision, to nearest, ties to even. */
-static uint16_t half_of(float x) {
-    uint32_t bits = bits_of(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
-    if (size > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (size >> 13 & 0x3ff));
-    if (size >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
-    /* A float from .5 on has steps of the size that numbers below the normal ones have. */
-    if (size < 0x38800000) return (uint16_t)(sign | (bits_of(as_float(size) + 0.5f) - bits_of(0.5f)));
-    return (uint16_t)(sign | (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13);
-}
-
 INLINE void store_half(uint8_t *to, uint16_t bits) { memcpy(to, &bits, sizeof bits); }
 
 INLINE float limited(float x, float low, float high) { return x < low ? low : x > high ? high : x; }

@@ -3,48 +3,9 @@
 #ifndef RADIXLOOP_RECORDS_H
 #define RADIXLOOP_RECORDS_H
 
-#include "vector.h"
+#include "numbers.h"
 
 enum { FLOAT32, BFLOAT16, FLOAT16, INT8, FLOAT8, INT4_VALUES, INT4_KEYS };
-
-typedef uint8_t octets __attribute__((vector_size(LANES)));
-typedef int8_t signed_octets __attribute__((vector_size(LANES)));
-
-INLINE octets load_octets(const uint8_t *from) {
-    octets found;
-    memcpy(&found, from, sizeof found);
-    return found;
-}
-
-/* Octets as whole numbers, with a sign or without one. */
-INLINE ivec widen_codes(octets codes, const int with_sign) {
-#if LANES == 16
-    /* Compilers unpack in several steps. */
-    return with_sign ? (ivec)_mm512_cvtepi8_epi32((__m128i)codes) : (ivec)_mm512_cvtepu8_epi32((__m128i)codes);
-#elif LANES == 8 && defined(__AVX2__)
-    __m128i low = _mm_loadl_epi64((const __m128i *)&codes);
-    return with_sign ? (ivec)_mm256_cvtepi8_epi32(low) : (ivec)_mm256_cvtepu8_epi32(low);
-#else
-    return with_sign ? __builtin_convertvector((signed_octets)codes, ivec) : (ivec)__builtin_convertvector(codes, uvec);
-#endif
-}
-
-INLINE float as_float(uint32_t bits) {
-    float found;
-    memcpy(&found, &bits, sizeof found);
-    return found;
-}
-
-/* The number of IEEE half precision at `from`. */
-INLINE float half_at(const uint8_t *from) {
-    uint16_t bits;
-    memcpy(&bits, from, sizeof bits);
-    uint32_t special = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 : 0, sign = (uint32_t)(bits & 0x8000) << 16, scaled;
-    /* The exponents' biases differ by 112; multiplying takes care of numbers below the normal ones too. */
-    float size = as_float((uint32_t)(bits & 0x7fff) << 13) * 0x1p112f;
-    memcpy(&scaled, &size, sizeof scaled);
-    return as_float(scaled | special | sign);
-}
 
 /* Bits `at` and on of a string of bits, one a lane; 4 bytes are read. */
 INLINE uvec bits_at(const uint8_t *from, int at) {

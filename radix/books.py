@@ -46,7 +46,7 @@ class StoreBooks:
             evicted_blocks=self.evicted_blocks,
             copied_tokens=self.copied_tokens,
             unused_slots=max(0, pool.held * tree.block_size - tree.tokens - private),
-            shared_blocks=int(pool.seq_refs.sum()) - pool.pinned,
+            shared_blocks=pool.seq_holds - pool.pinned,
             leases=leases,
             leased_tokens=tree.leased_tokens,
         )

@@ -30,6 +30,8 @@ class BlockPool:
         self._stack: Ints = np.arange(num_blocks - 1, -1, -1, dtype=np.int32)
         self.free = num_blocks
         self.pinned = 0
+        # Holds of open sequences, over all blocks.
+        self.seq_holds = 0
         # Holds of copies under way, by block.
         self.loans: dict[int, int] = {}
         # Blocks that nothing but a copy holds.
@@ -41,6 +43,7 @@ class BlockPool:
         self.free -= n
         self.seq_refs[blocks] = 1
         self.pinned += n
+        self.seq_holds += n
         return blocks
 
     def pin(self, blocks: Ints) -> None:
@@ -48,10 +51,12 @@ class BlockPool:
         refs = self.seq_refs[blocks]
         self.pinned += len(refs) - int(np.count_nonzero(refs))
         self.seq_refs[blocks] = refs + 1
+        self.seq_holds += len(blocks)
 
     def unpin(self, blocks: Ints) -> None:
         refs = self.seq_refs[blocks] - 1
         self.seq_refs[blocks] = refs
+        self.seq_holds -= len(blocks)
         let_go = blocks[refs == 0]
         self.pinned -= len(let_go)
         self._reclaim(let_go, self.tree_refs)
@@ -135,3 +140,5 @@ class BlockPool:
             raise AssertionError(f"free {self.free} + held {int(held.sum())} != total {self.num_blocks}")
         if self.pinned != int(np.count_nonzero(self.seq_refs)):
             raise AssertionError(f"{self.pinned} pinned on the books, {np.count_nonzero(self.seq_refs)} found")
+        if self.seq_holds != int(self.seq_refs.sum()):
+            raise AssertionError(f"{self.seq_holds} holds of sequences on the books, {self.seq_refs.sum()} found")

@@ -50,8 +50,7 @@ class CutLog(TreeObserver):
         key = end, node.tokens[end - node.start]
         cuts[key] = Cut(self._clock(), mark.lease_lapsed)
         cuts.move_to_end(key)
-        if len(cuts) > _CUTS_A_PLACE:
-            cuts.popitem(last=False)
+        _forget_oldest(cuts)
 
     def _cuts_behind(self, node: Node, end: int) -> _Cuts:
         place = node if end > node.start else node.parent
@@ -74,7 +73,14 @@ class CutLog(TreeObserver):
     def merged(self, node: Node, child: Node) -> None:
         cuts = self._at_nodes.pop(child, None)
         if cuts:
-            self._at_nodes.setdefault(node, OrderedDict()).update(cuts)
+            kept = self._at_nodes.setdefault(node, OrderedDict())
+            kept.update(cuts)
+            _forget_oldest(kept)
 
     def removed(self, node: Node) -> None:
         self._at_nodes.pop(node, None)
+
+
+def _forget_oldest(cuts: _Cuts) -> None:
+    while len(cuts) > _CUTS_A_PLACE:
+        cuts.popitem(last=False)

@@ -24,6 +24,7 @@ from radix.info import Copy, NodeInfo, StoreStats, node_info
 from radix.invariants import check_store
 from radix.leaf_queues import LeafQueues
 from radix.namespace import Namespace
+from radix.node import Node
 from radix.observers import ChangeLog, Observers, TreeObserver
 from radix.pool import BlockPool
 from radix.retention import Retention
@@ -97,8 +98,8 @@ class PrefixStore:
         self._open: set[Sequence] = set()
         self._books = StoreBooks()
 
-    def _namespace_of(self, node: object) -> Namespace:
-        return self._tree.namespace_of(node)  # type: ignore[arg-type]
+    def _namespace_of(self, node: Node) -> Namespace:
+        return self._tree.namespace_of(node)
 
     # The life of a sequence
 
@@ -136,8 +137,8 @@ class PrefixStore:
             in_advance: of a request that opens them again; this time does not count as a hit.
 
         Raises:
-            InvalidTokens: no tokens, or see `radix.tokens.as_tokens`.
-            InvalidArgument: `public_tokens` below 0.
+            InvalidTokens: see `radix.tokens.as_tokens`.
+            InvalidArgument: no tokens, or `public_tokens` below 0.
         """
         ids = as_tokens(tokens)
         if len(ids) == 0:
@@ -272,8 +273,7 @@ class PrefixStore:
 
         No KV is copied now; whoever first has to write in a block that it did not allocate copies then.
 
-        Raises:
-            SequenceClosed.
+        Raises SequenceClosed.
         """
         self._check_open(seq)
         table = seq.table[: -(-seq.length // self.block_size)].copy()
@@ -436,7 +436,7 @@ class PrefixStore:
             across: say so where another namespace holds them.
 
         Raises:
-            InvalidTokens, InvalidArgument: no tokens, or no history is kept.
+            InvalidTokens, or InvalidArgument: no tokens, or no history is kept.
         """
         ids = as_tokens(tokens)
         if len(ids) == 0:

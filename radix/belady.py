@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from radix.tokens import Ints
+from radix.tokens import Ints, common_prefix
 from radix.trace_formats import Call, Trace
 
 
@@ -71,7 +71,7 @@ def _use(root: _Stretch, path: Ints, number: int, counted: int) -> list[tuple[in
         child = parent.children.get(key)
         if child is None:
             break
-        shared = _common(child.ids, path[done : done + len(child.ids)])
+        shared = common_prefix(child.ids, path[done:])
         hits = min(shared, max(0, counted - done))
         if hits:
             found.append((child.used, hits))
@@ -99,13 +99,6 @@ def _join(root: _Stretch, path: Ints) -> None:
             node.ids = np.concatenate((node.ids, child.ids))
             node.children = child.children
         done += len(node.ids)
-
-
-def _common(a: Ints, b: Ints) -> int:
-    n = min(len(a), len(b))
-    differs = a[:n] != b[:n]
-    first = int(differs.argmax()) if n else 0
-    return first if n and differs[first] else n
 
 
 def belady(gaps: Gaps, capacity: int) -> int:

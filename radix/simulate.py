@@ -6,7 +6,7 @@ What a call finds is counted before it is stored, and what it sent is known from
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
@@ -177,7 +177,7 @@ def serve_all(
     store: PrefixStore,
     serve: Callable[[PrefixStore, Call, Namespace, int], tuple[int, bool]],
     on_call: Callable[[int], None] | None,
-) -> Iterable[tuple[int, bool]]:
+) -> Iterator[tuple[int, bool]]:
     """Let `serve` serve every call, and tell the store which branches are over; yield what `serve` returns."""
     calls = trace.calls
     namespaces: dict[str, Namespace] = {}

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from radix.errors import InvalidArgument
-from radix.trace_values import NOTHING, BadLine, Ints, Renumber, seconds, show, token_array, token_count
+from radix.tokens import Ints
+from radix.trace_values import NOTHING, BadLine, Renumber, seconds, show, token_array, token_count
 
 MOONCAKE_BLOCK_SIZE = 512
 

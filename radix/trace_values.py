@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Ints: TypeAlias = NDArray[np.int32]
+from radix.tokens import Ints
 
 # The largest int32 stays free: the simulator ends a path with it.
 LARGEST_ID = 2**31 - 2

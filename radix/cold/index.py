@@ -11,13 +11,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from radix.cold.digests import TOKEN_BYTES, PathHash, scope_of, token_bytes
 from radix.cold.entry import Entry
+from radix.cold.siblings import add, beginnings, extensions, most_alike, remove
 from radix.cold.tier import ColdTier
 from radix.namespace import Namespace
-from radix.tokens import Ints, common_prefix
+from radix.tokens import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,7 @@ class ColdIndex:
         self.tiers = tuple(tiers)
         self._clock = clock
         self._block_bytes = block_size * TOKEN_BYTES
+        # By the digest before them, each list in the order of `radix.cold.siblings`.
         self._children: dict[bytes, list[Entry]] = {}
         self._scopes: dict[bytes, dict[Entry, None]] = {}
         # What only the first tier holds, in the order in which it came there.
@@ -98,7 +98,7 @@ class ColdIndex:
         parent = path.skip(raw[:at], self._block_bytes)
         while at < len(raw):
             window = raw[at : at + self._block_bytes]
-            entry, shared = self._find(parent, window)
+            entry, shared = most_alike(self._children.get(parent, []), window)
             if entry is None or index * self.block_size + shared <= start:
                 break
             hits.append(Hit(entry, index, shared))
@@ -108,22 +108,10 @@ class ColdIndex:
             parent = path.add(window)
         return hits
 
-    def _find(self, parent: bytes, window: bytes) -> tuple[Entry | None, int]:
-        """Return what can be read and shares most with `window`, and how many tokens."""
-        best, longest = None, 0
-        for entry in self._children.get(parent, ()):
-            if entry.ready:
-                shared = _shared(entry.tokens, window)
-                if shared > longest:
-                    best, longest = entry, shared
-        return best, longest
-
     def held(self, parent: bytes, tokens: bytes, tier: int) -> Entry | None:
         """Return the entry by which a tier has these tokens, or is about to; None where it does not."""
-        for entry in self._children.get(parent, ()):
-            if entry.slots[tier] >= 0 and entry.tokens.startswith(tokens):
-                return entry
-        return None
+        longer = extensions(self._children.get(parent, []), tokens)
+        return next((entry for entry in longer if entry.slots[tier] >= 0), None)
 
     # Coming
 
@@ -146,17 +134,15 @@ class ColdIndex:
             The entry whose slot in `tier` is to be written, then `landed`; None where nothing is to be copied: it is
             there, or there is no room.
         """
-        shorter: list[Entry] = []
+        siblings = self._children.get(parent, [])
         same: Entry | None = None
-        for entry in self._children.get(parent, ()):
-            if entry.tokens.startswith(tokens):
-                if entry.slots[tier] >= 0 or len(entry.tokens) > len(tokens):
-                    if not spare:
-                        self._device_lost(entry, keep_until)
-                    return None
-                same = entry
-            elif tokens.startswith(entry.tokens):
-                shorter.append(entry)
+        for entry in extensions(siblings, tokens):
+            if entry.slots[tier] >= 0 or len(entry.tokens) > len(tokens):
+                if not spare:
+                    self._device_lost(entry, keep_until)
+                return None
+            same = entry
+        shorter = beginnings(siblings, tokens)
         if not self._has_room(tier, scope, may_evict=not spare or self.tiers[tier].wants_spares, spare=spare):
             if same is not None and not spare:
                 self._device_lost(same, keep_until)
@@ -180,15 +166,16 @@ class ColdIndex:
 
     def _new(self, parent: bytes, scope: bytes, tokens: bytes) -> Entry:
         entry = Entry(parent, scope, tokens, len(self.tiers))
-        self._children.setdefault(parent, []).append(entry)
+        add(self._children.setdefault(parent, []), entry)
         self._scopes.setdefault(scope, {})[entry] = None
         self.entries += 1
         return entry
 
     def restore(self, parent: bytes, scope: bytes, tokens: bytes, tier: int, slot: int) -> Entry:
         """Take in what a tier's slot holds from before. The least recently used first; before anything is stored."""
-        same = [e for e in self._children.get(parent, ()) if e.tokens == tokens and e.slots[tier] < 0]
-        entry = same[0] if same else self._new(parent, scope, tokens)
+        longer = extensions(self._children.get(parent, []), tokens)
+        same = next((e for e in longer if e.tokens == tokens and e.slots[tier] < 0), None)
+        entry = same if same is not None else self._new(parent, scope, tokens)
         self.tiers[tier].take_known(slot, scope)
         entry.slots[tier] = slot
         entry.ready |= 1 << tier
@@ -369,7 +356,7 @@ class ColdIndex:
         entry.dead = True
         self.entries -= 1
         siblings = self._children[entry.parent]
-        siblings.remove(entry)
+        remove(siblings, entry)
         if not siblings:
             del self._children[entry.parent]
         own = self._scopes[entry.scope]
@@ -395,11 +382,3 @@ class ColdIndex:
     def tokens_in(self, tier: int) -> int:
         """Return how many tokens a tier holds for use; O(entries)."""
         return sum(len(entry.tokens) // TOKEN_BYTES for entry in self.all() if entry.is_ready(tier))
-
-
-def _shared(a: bytes, b: bytes) -> int:
-    """Return how many leading tokens two blocks share."""
-    if b.startswith(a):
-        return len(a) // TOKEN_BYTES
-    n = min(len(a), len(b))
-    return common_prefix(np.frombuffer(a[:n], dtype="<i4"), np.frombuffer(b[:n], dtype="<i4"))

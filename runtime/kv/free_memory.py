@@ -17,20 +17,15 @@ _VERSIONS = (
 )
 
 
-def limit_names() -> tuple[tuple[str, str], ...]:
-    """What a group's limit on memory and its use are called, in each version of control groups."""
-    return tuple((limit, used) for _, limit, used, _ in _VERSIONS)
-
-
 def machine_memory() -> int:
     """Bytes of memory that this process may have in all: the machine's, or its container's limit."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(machine, *(limit for limit, _ in _groups()), machine)
+    return min([machine, *(limit for limit, _ in _groups())])
 
 
 def free_memory() -> int:
     """Bytes that the machine, the container's limit and the process's own limits leave."""
-    return max(0, min(_machine_free(), *(limit - used for limit, used in (*_groups(), *_limits())), _machine_free()))
+    return max(0, min([_machine_free(), *(limit - used for limit, used in (*_groups(), *_limits()))]))
 
 
 def _machine_free() -> int:

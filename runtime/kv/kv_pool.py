@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,25 +90,20 @@ class KVPool:
         """Bytes of one block in all layers."""
         return self._bytes.block_bytes
 
-    @property
-    def layer_spans(self) -> Mapping[int, slice]:
-        """Where each layer's bytes are among those of an exported block, layers in ascending order."""
-        return self._bytes.spans
-
-    def export_blocks(self, blocks: BlockIds, out: torch.Tensor, layers: Sequence[int] | None = None) -> None:
+    def export_blocks(self, blocks: BlockIds, out: torch.Tensor) -> None:
         """Copy whole blocks, whatever the pool's precision, to the rows of `out`: uint8 `[len(blocks), block_bytes]`.
 
-        out may be on another device. layers: only these layers' columns (`layer_spans`). Raises InvalidRequest.
+        out may be on another device. Raises InvalidRequest.
         """
-        self._bytes.read(blocks, out, layers)
+        self._bytes.read(blocks, out)
 
-    def import_blocks(self, blocks: BlockIds, data: torch.Tensor, layers: Sequence[int] | None = None) -> None:
+    def import_blocks(self, blocks: BlockIds, data: torch.Tensor) -> None:
         """Set blocks, each named once, from rows that a pool of the same shapes and precision exported.
 
         Raises InvalidRequest.
         """
         with torch.inference_mode():
-            self._bytes.write(blocks, data, layers)
+            self._bytes.write(blocks, data)
 
     def _allocate(self, shape: LayerShape, fill: float) -> LayerKV:
         keys, values = (self._half(shape, half, fill) for half in HALVES)

@@ -98,30 +98,17 @@ def test_exported_blocks_make_the_same_blocks_elsewhere() -> None:
     assert pool.block_bytes == BLOCK * pool.bytes_per_token
 
 
-def test_a_layer_travels_alone() -> None:
-    pool, other = numbered(), make()
-    rows = torch.zeros(1, pool.block_bytes, dtype=torch.uint8)
-    pool.export_blocks([3], rows, layers=[1])
-    assert not rows[:, pool.layer_spans[0]].any()
-    other.import_blocks([3], rows, layers=[1])
-    assert torch.equal(other.layers[1].keys[3], pool.layers[1].keys[3])
-    assert not other.layers[0].keys.any()
-
-
 @pytest.mark.parametrize(
-    ("blocks", "rows", "layers", "message"),
+    ("blocks", "rows", "message"),
     [
-        ([6], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), None, "blocks is"),
-        ([-1], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), None, "blocks is"),
-        ([0, 1], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), None, "must be uint8 \\(2, 304\\)"),
-        ([0], torch.zeros(1, 4 * 4 * 19), None, "torch.float32"),
-        ([0], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), [2], "layers is 2"),
+        ([6], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), "blocks is"),
+        ([-1], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), "blocks is"),
+        ([0, 1], torch.zeros(1, 4 * 4 * 19, dtype=torch.uint8), "must be uint8 \\(2, 304\\)"),
+        ([0], torch.zeros(1, 4 * 4 * 19), "torch.float32"),
     ],
 )
-def test_bytes_that_do_not_fit_are_named(
-    blocks: list[int], rows: torch.Tensor, layers: list[int] | None, message: str
-) -> None:
+def test_bytes_that_do_not_fit_are_named(blocks: list[int], rows: torch.Tensor, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        make().export_blocks(blocks, rows, layers)
+        make().export_blocks(blocks, rows)
     with pytest.raises(InvalidRequest, match=message):
-        make().import_blocks(blocks, rows, layers)
+        make().import_blocks(blocks, rows)

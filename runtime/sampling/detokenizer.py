@@ -33,10 +33,10 @@ class IncrementalDetokenizer:
     characters before the fault have been emitted; `decode` would replace the whole run.
     """
 
-    def __init__(self, tokenizer: Any, prompt: npt.NDArray[np.int32], skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: Any, prompt: npt.NDArray[np.int32]) -> None:
         """`prompt` is int32 [T] token ids, possibly none; only its tail is looked at."""
         self._tokenizer = tokenizer
-        self._skipped: frozenset[int] = silent_token_ids(tokenizer) if skip_special_tokens else frozenset()
+        self._skipped = silent_token_ids(tokenizer)
         self._spellings = _spellings(tokenizer)
         steps = _decoder_steps(tokenizer)
         self._byte_level = steps == {"ByteLevel"}

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from runtime.errors import EngineFailed
 from runtime.execution.logit_rows import BadLogits, LogitRows
 from runtime.sampling.block_draw import MIN_TEMPERATURE, draw
 from runtime.sampling.penalties import Penalties
@@ -69,26 +68,13 @@ class TokenSampler:
         """True when the largest raw logit is the answer and nothing else is asked for."""
         return self._greedy and not self._wants_logprobs and not self._penalties.active
 
-    def sample(self, logits: torch.Tensor, output: list[int]) -> SampledToken:
-        """Choose a token from float [vocab] raw logits; `output` are the tokens that this choice wrote so far.
-
-        Raises BadLogits where the logits hold NaN or their largest value is infinite.
-        """
-        if logits.shape != (self._vocab_size,):
-            raise EngineFailed(
-                f"a row of logits has shape {tuple(logits.shape)}, the vocabulary {self._vocab_size} ids"
-            )
-        rows = LogitRows.of(logits[None])
-        if rows.bad:
-            raise BadLogits(rows.bad)
-        return self.choose(logits.detach().to("cpu", torch.float32), output)
-
     def choose(
         self, row: torch.Tensor, output: list[int], allowed: npt.NDArray[np.bool_] | None = None
     ) -> SampledToken:
-        """As `sample`, for a float32 [vocab] row on the CPU that has been checked.
+        """Choose a token from float32 [vocab] raw logits on the CPU, whose largest value is finite.
 
-        Of tokens that are not `allowed`, bool [vocab], none is chosen; the others keep their odds.
+        `output` are the tokens that this choice wrote so far. Of tokens that are not `allowed`, bool [vocab], none is
+        chosen; the others keep their odds.
         """
         scores = self._scores(row, output)
         if allowed is not None:

@@ -1,4 +1,7 @@
-"""The engine's books since its start: plain integers that only the engine thread writes and anybody reads."""
+"""The engine's books since its start: plain integers that one thread writes and anybody reads.
+
+That thread is the engine's; only `refused` is written by the one that submits.
+"""
 
 from __future__ import annotations
 

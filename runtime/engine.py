@@ -223,7 +223,7 @@ class Engine:
 
     def _serve(self) -> None:
         while True:
-            if self._stalled:
+            if self._stalled and self._requests:
                 self._inbox.wait(_LOOK_AGAIN_S)
                 self._clock.skip()
             elif not self._requests and self._stop_at is None:

@@ -11,7 +11,8 @@ class InvalidRequest(RuntimeServiceError):
     """A field holds a value outside its limit."""
 
     def __init__(self, field: str, value: object, limit: str) -> None:
-        shown = repr(value)
+        # A text may be as long as a message: what is cut off is not looked at.
+        shown = repr(value[:80] if isinstance(value, str) else value)
         if len(shown) > 80:
             shown = shown[:77] + "..."
         super().__init__(f"{field} is {shown}: {limit}")

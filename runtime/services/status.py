@@ -60,7 +60,10 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
-    """The status code, message and trailing metadata for an error. What is not ours is INTERNAL and keeps its words."""
+    """The status code, message and trailing metadata for an error.
+
+    What is not ours is INTERNAL, and its words stay in the log.
+    """
     for kind, code in _CODES:
         if isinstance(error, kind):
             trailing: tuple[tuple[str, str], ...] = ()

@@ -114,6 +114,27 @@ def test_who_leaves_the_queue_gives_back(tiny: LoadedModel, gate: Gate) -> None:
         assert reply.started.usage.cached_tokens == len(work[0]) - 1
 
 
+def test_an_engine_whose_waiters_left_sleeps_until_somebody_comes(
+    tiny: LoadedModel, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = prompts(1)
+    with tiered(tiny, TierSettings(host_bytes=MIB), num_blocks=64) as harness:
+        put_away(harness, work)
+        gate.shut()
+        reply = harness.submit(work[0], max_tokens=6)
+        until(harness, lambda store: len(gate.copies) > 0)
+        reply.handle.cancel()
+        reply.wait()
+        gate.open()
+        settle(harness)
+        inbox, waits = harness.engine._inbox, []
+        wait = inbox.wait
+        monkeypatch.setattr(inbox, "wait", lambda timeout_s=None: (waits.append(timeout_s), wait(timeout_s)))
+        for _ in range(2):
+            harness.engine.call(lambda store: None).result()
+        assert waits[-1] is None
+
+
 def test_room_that_is_held_for_the_queue_is_given_to_who_runs(tiny: LoadedModel) -> None:
     work = prompts(6, length=30)
     long = prompts(1, length=20, seed=9)[0]

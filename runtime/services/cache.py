@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from concurrent.futures import Future
 from contextlib import aclosing
 from typing import Any
 
@@ -22,6 +21,7 @@ from runtime.publishing.kv_events import medium_of
 from runtime.request import GenerateJob
 from runtime.services.convert import head_tokens, namespace_of
 from runtime.services.explanations import ExplanationCalls
+from runtime.services.flushing import flush
 from runtime.services.leases import LeaseCalls
 from runtime.services.replies import namespace_message, usage_message
 from runtime.services.service_context import ServiceContext
@@ -102,23 +102,16 @@ class CacheService(ExplanationCalls, LeaseCalls):
         async with answering(context, "Cache.Flush"):
             only, caller = self._only(request), current_caller()
 
-            engine = self._shared.engine
-
-            def flush(store: PrefixStore) -> tuple[int, int, Future[None] | None]:
+            def which(store: PrefixStore) -> list[Namespace | None]:
                 if only is not None or caller.tenant is None:
-                    flushed = [store.flush(only)]
-                else:
-                    seen = {node.namespace for node in store.nodes(None, 0)}
-                    seen.add(Namespace(self._shared.info.fingerprint, caller.salt(None)))
-                    if store.demoter is not None:
-                        seen |= store.demoter.namespaces
-                    flushed = [store.flush(namespace) for namespace in seen if caller.owns(namespace)]
-                erased = engine.tiers.erased() if engine.tiers is not None else None
-                return sum(tokens for tokens, _ in flushed), sum(blocks for _, blocks in flushed), erased
+                    return [only]
+                seen = {node.namespace for node in store.nodes(None, 0)}
+                seen.add(Namespace(self._shared.info.fingerprint, caller.salt(None)))
+                if store.demoter is not None:
+                    seen |= store.demoter.namespaces
+                return [namespace for namespace in seen if caller.owns(namespace)]
 
-            tokens, blocks, erased = await asyncio.wrap_future(engine.call(flush))
-            if erased is not None:
-                await asyncio.wrap_future(erased)
+            tokens, blocks = await flush(self._shared.engine, which)
             return cache_pb2.FlushResponse(flushed_tokens=tokens, freed_blocks=blocks)
 
     async def Warm(self, request: cache_pb2.WarmRequest, context: Call) -> cache_pb2.WarmResponse:

@@ -23,6 +23,7 @@ from runtime.events import FailedEvent, FinishedEvent, StartedEvent
 from runtime.grammar.desk import ReplyRules
 from runtime.request import GenerateJob
 from runtime.services.convert import Tokens, checked_id, namespace_of
+from runtime.services.flushing import flush
 from runtime.services.service_context import ServiceContext
 from runtime.services.status import answering
 from runtime.services.stream_buffer import StreamBuffer
@@ -145,7 +146,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignor
                 counters = engine.counters
                 busy = counters.running + counters.waiting
                 if not busy:
-                    tokens, blocks = await asyncio.wrap_future(engine.call(lambda store: store.flush(None)))
+                    tokens, blocks = await flush(engine)
                     return common_pb2.FlushCacheResponse(
                         success=True, message=f"{tokens} tokens forgotten, {blocks} blocks freed"
                     )

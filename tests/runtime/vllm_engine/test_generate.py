@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,7 +13,9 @@ import pytest
 from smg_grpc_proto import vllm_engine_pb2
 from smg_grpc_proto.generated import common_pb2
 
-from tests.runtime.services_harness import BLOCKS, CONTEXT, Server, generate, ids_prompt, refused
+from runtime.models.loaded_model import LoadedModel
+from runtime.tiers.slot_file import SlotFile
+from tests.runtime.services_harness import BLOCKS, CONTEXT, Server, generate, ids_prompt, refused, serving
 from tests.timing import eventually
 
 from .router_client import answered, asked, stub
@@ -197,6 +200,20 @@ def test_a_flush_waits_for_what_runs_or_is_refused(server: Server) -> None:
     assert server.idle().cached_blocks == 0
 
 
+def test_a_flush_that_a_disk_does_not_take_is_no_success(
+    tiny: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(file: SlotFile, scope: bytes | None) -> None:
+        raise OSError(5, "input/output error")
+
+    monkeypatch.setattr(SlotFile, "forget", fails)
+    with serving(tiny, disk_cache=f"{tmp_path}:64MiB") as server:
+        request = common_pb2.FlushCacheRequest()
+        error = refused(lambda: stub(server).FlushCache(request, timeout=30))
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert "the disk tier" in error.details()
+
+
 HUGE = 2**32 - 1
 HOSTILE: dict[str, tuple[Any, str]] = {
     "no input": (vllm_engine_pb2.GenerateRequest(request_id="x"), "input"),
@@ -217,6 +234,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "prompt logprobs": (asked([9], prompt_logprobs=1), "sampling_params.prompt_logprobs"),
     "min_tokens": (asked([9], min_tokens=5), "sampling_params.min_tokens is 5"),
     "a shortened prompt": (asked([9], truncate_prompt_tokens=5), "sampling_params.truncate_prompt_tokens"),
+    "millions of stop ids": (asked([9], stop_token_ids=[9] * 5_000_000), "stop_token_ids is 5000000"),
     "a bias beyond the vocabulary": (asked([9], logit_bias={-4: 1.0}), "sampling_params.logit_bias is -4"),
     "an empty stop string": (asked([9], stop=[""]), "sampling_params.stop is ''"),
     "an endless stop string": (asked([9], stop=["x" * 10_000]), "sampling_params.stop"),

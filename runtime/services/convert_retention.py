@@ -36,9 +36,7 @@ def priority(request: inference_pb2.GenerateRequest | cache_pb2.LeaseRequest, de
         raise InvalidRequest("priority", request.priority, f"must be from 0 to {MAX_PRIORITY}")
     highest = max(default, current_caller().max_priority)
     if request.priority > highest:
-        raise InvalidRequest(
-            "priority", request.priority, f"at most {highest} with this key, by the file of keys"
-        )
+        raise InvalidRequest("priority", request.priority, f"at most {highest} with this key, by the file of keys")
     return request.priority
 
 

@@ -25,7 +25,7 @@ class NativeProduct:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._multiply = load_library("product").product
-        self._multiply.argtypes = (*[_pointer, _long], *[_pointer] * 5, _long, *[_int] * 3)
+        self._multiply.argtypes = (_pointer, _long, *[_pointer] * 5, _long, *[_int] * 3)
         self._multiply.restype = None
         if panel_width() < _MIN_WIDTH:
             raise NativeUnavailable("this CPU has no AVX-512")

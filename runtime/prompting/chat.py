@@ -83,9 +83,8 @@ class ChatRenderer:
         messages: list[Message],
         tools: list[dict[str, Any]] | None = None,
         template_kwargs: dict[str, Any] | None = None,
-        add_generation_prompt: bool = True,
     ) -> str:
-        """The prompt as text.
+        """The prompt as text, up to where the model's reply begins.
 
         `messages` are in the shape of OpenAI's API: `role`, `content` (text, None, or a list of text parts),
         `tool_calls`, `tool_call_id`, `name`; a tool call may also be flat (`id`, `name`, `arguments`). `tools` are in
@@ -95,7 +94,7 @@ class ChatRenderer:
         self._require_template()
         checked, chars = check_messages(messages)
         offered = self._check_rest(chars, tools, template_kwargs)
-        return self._write(checked, offered, template_kwargs or {}, add_generation_prompt)
+        return self._write(checked, offered, template_kwargs or {}, True)
 
     def render_timeless(
         self,
@@ -114,17 +113,6 @@ class ChatRenderer:
         clock = f"{{% macro strftime_now(format) %}}{self._clock_mark}{{% endmacro %}}\n"
         kwargs = {**(template_kwargs or {}), "chat_template": clock + template}
         return self._apply(checked, offered, kwargs, True).split(self._clock_mark)
-
-    def encode(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None = None,
-        template_kwargs: dict[str, Any] | None = None,
-        add_generation_prompt: bool = True,
-    ) -> npt.NDArray[np.int32]:
-        """The prompt as int32 [T] token ids. Raises as `render` does."""
-        text = self.render(messages, tools, template_kwargs, add_generation_prompt)
-        return np.array(self._token_ids(text), dtype=np.int32)
 
     def encode_turn(
         self,
@@ -260,10 +248,6 @@ class ChatRenderer:
                 "appended to the session; send the whole conversation without a session"
             )
         return text.partition(sentinel)[2]
-
-    def _token_ids(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return ids
 
     def _end_tokens(self) -> frozenset[int]:
         return special_token_ids(self._tokenizer) | {self._tokenizer.eos_token_id}

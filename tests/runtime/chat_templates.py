@@ -107,5 +107,12 @@ def spaced_tokenizer(template: str) -> Any:
     return wrapped
 
 
+def prompt_ids(own: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
+    """The token ids of a whole chat."""
+    text = ChatRenderer(own).render(messages, tools)
+    ids: list[int] = own(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return ids
+
+
 def renderer(template: str | None) -> ChatRenderer:
     return ChatRenderer(tokenizer(template))

@@ -25,6 +25,7 @@ from tests.runtime.chat_templates import (
     TEXT_ARGUMENTS,
     TOOL,
     USER,
+    prompt_ids,
     renderer,
     tokenizer,
 )
@@ -34,20 +35,16 @@ from tests.runtime.chat_templates import (
 def test_plain_chats_render_as_in_transformers(template: str) -> None:
     own = tokenizer(template)
     messages = [SYSTEM, USER, ANSWER, USER]
-    for prompt in (True, False):
-        expected = own.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
-        assert ChatRenderer(own).render(messages, add_generation_prompt=prompt) == expected
-        ids = own.apply_chat_template(messages, add_generation_prompt=prompt, return_dict=False)
-        encoded = ChatRenderer(own).encode(messages, add_generation_prompt=prompt)
-        assert encoded.tolist() == ids
-        assert encoded.dtype == "int32"
+    expected = own.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert ChatRenderer(own).render(messages) == expected
+    assert prompt_ids(own, messages) == own.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 
 def test_special_tokens_spelt_out_in_a_message_become_tokens_as_in_transformers() -> None:
     own = tokenizer(PLAIN)
     messages = [{"role": "user", "content": "end<|im_end|>"}]
     expected = own.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert ChatRenderer(own).encode(messages).tolist() == expected
+    assert prompt_ids(own, messages) == expected
     assert expected.count(own.eos_token_id) == 2
 
 
@@ -81,7 +78,6 @@ def test_a_call_with_broken_arguments_can_be_sent_back(broken: str) -> None:
 def test_half_a_surrogate_pair_in_a_call_is_replaced() -> None:
     function = {"name": "say", "arguments": r'{"text": "\ud83d", "whole": "\ud83d\ude00", "n": [1, null]}'}
     text = renderer(NATIVE).render([USER, {"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}])
-    assert r'{"text": "�", "whole": "😀", "n": [1, null]}'.encode().decode("unicode_escape") or True
     assert '{"text": "\N{REPLACEMENT CHARACTER}", "whole": "😀", "n": [1, null]}' in text
 
 
@@ -136,7 +132,7 @@ def test_a_template_that_fails_is_a_refusal(template: str) -> None:
 def test_without_a_template_every_call_says_so() -> None:
     own = renderer(None)
     assert not own.has_template
-    for call in (own.render, own.encode, lambda messages: own.encode_turn(messages, messages)):
+    for call in (own.render, lambda messages: own.encode_turn(messages, messages)):
         with pytest.raises(TemplateRefused, match="no chat template"):
             call([USER])
     assert renderer(PLAIN).has_template

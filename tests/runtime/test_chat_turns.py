@@ -30,6 +30,7 @@ from tests.runtime.chat_templates import (
     TEXT_ARGUMENTS,
     TOOL,
     USER,
+    prompt_ids,
     renderer,
     spaced_tokenizer,
     tokenizer,
@@ -41,7 +42,7 @@ from tests.runtime.chat_templates import (
 def test_a_turn_is_what_the_whole_chat_has_behind_the_reply(template: str, new: list[dict[str, Any]]) -> None:
     own = tokenizer(template)
     history = [SYSTEM, USER]
-    whole = ChatRenderer(own).encode([*history, ANSWER, *new], [TOOL]).tolist()
+    whole = prompt_ids(own, [*history, ANSWER, *new], [TOOL])
     turn = ChatRenderer(own).encode_turn([*history, ANSWER], new, [TOOL], None, None).tolist()
     reply = own.encode("A file.", add_special_tokens=False)
     assert turn[0] == own.eos_token_id
@@ -153,10 +154,10 @@ def test_real_tool_loops_grow_by_turns_as_they_do_when_sent_whole(smollm2_tokeni
             new = messages[reply + 1 : following]
             if not new:
                 continue
-            prompt = own.encode(messages[:reply]).tolist()
-            spoken = own.encode(messages[: reply + 1], add_generation_prompt=False).tolist()
+            prompt = prompt_ids(smollm2_tokenizer, messages[:reply])
+            spoken = prompt_ids(smollm2_tokenizer, messages[: reply + 1])
             ids = [*prompt, *spoken[len(prompt) : spoken.index(end, len(prompt)) + 1]]
             ids += own.encode_turn(messages[: reply + 1], new, None, None, end).tolist()
-            assert ids == own.encode(messages[:following]).tolist()
+            assert ids == prompt_ids(smollm2_tokenizer, messages[:following])
             turns += 1
     assert turns > 10

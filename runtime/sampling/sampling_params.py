@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 
 from runtime.errors import InvalidRequest
@@ -55,23 +55,28 @@ class SamplingParams:
             raise InvalidRequest("sampling.n", self.n, f"must be from 1 to {MAX_CHOICES}")
         if not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
             raise InvalidRequest("sampling.top_logprobs", self.top_logprobs, f"must be from 0 to {MAX_TOP_LOGPROBS}")
-        self._validate_stops(vocab_size)
-        if len(self.logit_bias) > MAX_LOGIT_BIASES:
-            raise InvalidRequest("sampling.logit_bias", len(self.logit_bias), f"at most {MAX_LOGIT_BIASES} entries")
+        check_counts(self.stop, self.stop_token_ids, self.logit_bias)
+        for text in self.stop:
+            if not 1 <= len(text.encode("utf-8", "surrogatepass")) <= MAX_STOP_BYTES:
+                raise InvalidRequest("sampling.stop", text, f"each stop string takes 1 to {MAX_STOP_BYTES} bytes")
+        for token in self.stop_token_ids:
+            _check_token("sampling.stop_token_ids", token, vocab_size)
         for token, bias in self.logit_bias.items():
             _check_token("sampling.logit_bias", token, vocab_size)
             _within(f"sampling.logit_bias[{token}]", bias, -100.0, 100.0)
 
-    def _validate_stops(self, vocab_size: int) -> None:
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise InvalidRequest("sampling.stop", len(self.stop), f"at most {MAX_STOP_STRINGS} stop strings")
-        for text in self.stop:
-            if not 1 <= len(text.encode("utf-8", "surrogatepass")) <= MAX_STOP_BYTES:
-                raise InvalidRequest("sampling.stop", text, f"each stop string takes 1 to {MAX_STOP_BYTES} bytes")
-        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-            raise InvalidRequest("sampling.stop_token_ids", len(self.stop_token_ids), f"at most {MAX_STOP_TOKEN_IDS}")
-        for token in self.stop_token_ids:
-            _check_token("sampling.stop_token_ids", token, vocab_size)
+
+def check_counts(stop: Sized, stop_token_ids: Sized, logit_bias: Sized) -> None:
+    """Raise InvalidRequest where there are more of these than may be.
+
+    For messages before they are converted: one has room for so many that this would hold up everybody's calls.
+    """
+    if len(stop) > MAX_STOP_STRINGS:
+        raise InvalidRequest("sampling.stop", len(stop), f"at most {MAX_STOP_STRINGS} stop strings")
+    if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise InvalidRequest("sampling.stop_token_ids", len(stop_token_ids), f"at most {MAX_STOP_TOKEN_IDS}")
+    if len(logit_bias) > MAX_LOGIT_BIASES:
+        raise InvalidRequest("sampling.logit_bias", len(logit_bias), f"at most {MAX_LOGIT_BIASES} entries")
 
 
 def _check_token(name: str, token: int, vocab_size: int) -> None:

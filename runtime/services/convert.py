@@ -14,7 +14,7 @@ from radixloop.v1 import cache_pb2, common_pb2, inference_pb2
 from radix import Namespace
 from runtime.access.caller import current_caller
 from runtime.errors import InvalidRequest
-from runtime.sampling.sampling_params import SamplingParams
+from runtime.sampling.sampling_params import SamplingParams, check_counts
 
 Tokens = npt.NDArray[np.int32]
 
@@ -92,6 +92,7 @@ def namespace_of(space: common_pb2.Namespace, fingerprint: str) -> Namespace:
 
 def sampling_params(params: inference_pb2.SamplingParams, vocab_size: int) -> SamplingParams:
     """Sampling settings with defaults for what is unset. Raises InvalidRequest outside a limit."""
+    check_counts(params.stop, params.stop_token_ids, params.logit_bias)
     given = {name: getattr(params, name) for name in _SCALARS if params.HasField(name)}
     converted = SamplingParams(
         **given,

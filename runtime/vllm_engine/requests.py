@@ -15,7 +15,7 @@ from smg_grpc_proto import vllm_engine_pb2
 from runtime.errors import InvalidRequest
 from runtime.grammar.constraint import Constraint, constraint
 from runtime.models.loaded_model import ModelInfo
-from runtime.sampling.sampling_params import SamplingParams
+from runtime.sampling.sampling_params import SamplingParams, check_counts
 from runtime.services.convert import Tokens
 
 # Without a temperature vLLM samples, where the runtime's own calls are greedy.
@@ -65,6 +65,8 @@ def input_ids(request: vllm_engine_pb2.GenerateRequest, info: ModelInfo) -> Toke
 
 def sampling_params(params: vllm_engine_pb2.SamplingParams, info: ModelInfo) -> SamplingParams:
     """Sampling settings as vLLM reads these. Raises InvalidRequest outside a limit."""
+    with named_as_sent("text"):
+        check_counts(params.stop, params.stop_token_ids, params.logit_bias)
     given: dict[str, Any] = {
         "temperature": params.temperature if params.HasField("temperature") else _DEFAULT_TEMPERATURE,
         "top_p": params.top_p or 1.0,

@@ -73,6 +73,8 @@ def test_unset_sampling_takes_defaults_and_a_set_zero_means_zero() -> None:
         ({"stop": ["x" * 257]}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
         ({"stop_token_ids": [VOCAB]}, "stop_token_ids"),
+        ({"stop_token_ids": [1] * 257}, "stop_token_ids"),
+        ({"logit_bias": dict.fromkeys(range(1025), 0.0)}, "logit_bias"),
         ({"logit_bias": {-1: 0.0}}, "logit_bias"),
         ({"logit_bias": {1: math.nan}}, r"logit_bias\[1\]"),
     ],

@@ -291,10 +291,25 @@ def _compile(kernel: Any, types: dict[str, str], constants: dict[str, Any], capa
     }
 
 
+def mend_interpreter() -> None:
+    """Let the interpreter of Triton 3.6 read a scalar: it keeps one as an array of one axis, which NumPy from 2.4 on
+    does not take for a number."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, *rest: Any) -> None:
+        patch(tensor, *rest)
+        tensor.__index__ = lambda self: self.handle.data.item()
+
+    interpreter._patch_lang_tensor = patched
+
+
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         print(json.dumps(compile_all(int(sys.argv[1].removeprefix("sm_")))))
     else:
+        mend_interpreter()
         errors = {name: error(case) for name, case in CASES.items()}
         others = {"padding": padding(), "branches": branches(), "far": far(), "families": family_errors()}
         print(json.dumps({"cases": errors, **others}))

@@ -16,7 +16,7 @@ enum { CHUNK_BYTES = 384 << 10, AHEAD = 32 * WIDTH * 4 };
 /* Pieces of a product for each thread, so that one that is held up does not hold up the rest. */
 enum { SHARES = 4 };
 /* Rows from which on a panel is unpacked once for all of them. */
-enum { MANY = 2 * ROWS + 1 };
+enum { MANY = ROWS + 1 };
 
 struct product {
     const float *x;
@@ -89,18 +89,33 @@ INLINE void take_nibbles(const int format, const int rows, struct sink *sink, lo
         scales_at(group, offset);
         group += SCALES;
     }
-    for (int w = 0; w < NIBBLE_WORDS; w++, group += 4 * WIDTH, k += 8) {
-        uvec words[COLUMNS];
+    float kept[2][WIDTH] __attribute__((aligned(64)));
+    const float *scales = kept[0];
+    if (rows > ROWS / 2) {
+        UNROLLED
+        for (int i = 0; i < COLUMNS; i++) {
+            store(kept[0] + i * LANES, scale[i]);
+            if (has_offset(format)) store(kept[1] + i * LANES, offset[i]);
+        }
+    }
+    for (int w = 0; w < NIBBLE_WORDS; w++, group += 4 * WIDTH) {
         fetch(group, 4 * WIDTH);
-        memcpy(words, group, sizeof words);
         UNROLLED
         for (int j = 0; j < 8; j++) {
+            /* The sums of many rows fill the registers: what is behind these pointers is to be read again each time. */
+            if (rows > ROWS / 2) __asm__("" : "+r"(group), "+r"(scales));
             UNROLLED
             for (int i = 0; i < COLUMNS; i++) {
-                const vec code = nibble(words[i] >> 4 * j, !has_offset(format));
+                if (rows > ROWS / 2) {
+                    scale[i] = load(scales + i * LANES);
+                    if (has_offset(format)) offset[i] = load(scales + WIDTH + i * LANES);
+                }
+                uvec word;
+                memcpy(&word, group + 4 * i * LANES, sizeof word);
+                const vec code = nibble(word >> 4 * j, !has_offset(format));
                 weight[i] = has_offset(format) ? scale[i] * code + offset[i] : scale[i] * code;
             }
-            take(rows, sink, k + j, weight);
+            take(rows, sink, k + 8 * w + j, weight);
         }
     }
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from .prefixes import common_prefix
 from .verdicts import Divergence, Explanation, Promotion, Span
 from .words import count, counted, duration, seconds
 
@@ -85,13 +86,9 @@ def _divergence(parted: Divergence) -> Iterator[str]:
     for name, side in sides:
         # A side that is longer than what was decoded of it goes on.
         yield f"  {name:<7} {shared}{_shown(side)[:_SIDE_CHARS]}…"
-    same = min((_alike(parted.prompt, side) for side in parted.stored), default=0)
+    # Tokens that differ may begin alike.
+    same = min((common_prefix(parted.prompt, side) for side in parted.stored), default=0)
     yield " " * (len("  stored  ") + len(shared) + len(_shown(parted.prompt[:same]))) + "^"
-
-
-def _alike(one: str, other: str) -> int:
-    """Characters in which both sides agree: tokens that differ may begin alike."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _shown(text: str) -> str:

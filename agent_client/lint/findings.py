@@ -36,14 +36,3 @@ def quoted(text: str) -> str:
 def content_of(message: ChatMessage) -> str:
     """A message's content as the client sends it."""
     return message_to_proto(message, "message").content
-
-
-def common_prefix(one: str, other: str) -> int:
-    """Leading characters that both texts share."""
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle)
-    return low

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..client import RadixClient
+from ..prefixes import common_prefix
 from ..prompts import Chat
 from ..traces import Call, Session, Trace
-from .findings import Finding, common_prefix, content_of, quoted
+from .findings import Finding, content_of, quoted
 from .rewrites import THINKING
 
 _TEMPLATE_FIX = "use a session of the runtime, which appends token ids and renders nothing twice; or another template"
@@ -88,7 +89,7 @@ def _between(
     sent = now.ids[len(was.ids) : len(was.ids) + len(ids)]
     if sent == ids:
         return None
-    same = next((i for i, (a, b) in enumerate(zip(sent, ids, strict=False)) if a != b), min(len(sent), len(ids)))
+    same = common_prefix(sent, ids)
     reads, wrote = (client.detokenize(side[same : same + 8]) if side[same:] else "" for side in (sent, ids))
     what = f"in the history the reply's tokens differ, from number {same} on: {quoted(reads)} for {quoted(wrote)}"
     why = f"{len(ids) - same} of the reply's {len(ids)} tokens are computed again though they are cached"

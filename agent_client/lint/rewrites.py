@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..messages import ChatMessage, message_to_proto
+from ..prefixes import common_prefix
 from ..traces import Session, Trace
-from .findings import Finding, common_prefix, content_of, quoted
+from .findings import Finding, content_of, quoted
 from .volatile import without_volatile
 
 THINKING = re.compile(r"<think>(.*?)</think>", re.DOTALL)
@@ -56,15 +57,11 @@ def _nearest(now: Sequence[bytes], earlier: Sequence[Sequence[bytes]]) -> tuple[
     """How many leading messages the most alike of the earlier calls shares, and which one that is."""
     best = -1, 0
     for rank in reversed(range(len(earlier))):
-        best = max(best, (_shared(now, earlier[rank]), rank))
+        best = max(best, (common_prefix(now, earlier[rank]), rank))
         if best == (len(earlier[rank]), rank):
             # It is extended; what came before it hardly says more.
             break
     return best
-
-
-def _shared(now: Sequence[bytes], before: Sequence[bytes]) -> int:
-    return next((i for i, (a, b) in enumerate(zip(now, before, strict=False)) if a != b), min(len(now), len(before)))
 
 
 def _parting(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..messages import tool_to_text
+from ..prefixes import common_prefix
 from ..traces import Trace
 from .findings import Finding, quoted
 
@@ -51,7 +52,7 @@ def _difference(
     if _sorted(one) == _sorted(other):
         what = f"the definition of {name!r} has its keys in another order than in {where}"
         return Finding("tool-order", session, number, None, what, _WHY, "write tool definitions with sorted keys")
-    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    at = common_prefix(one, other)
     what = f"the definition of {name!r} reads {quoted(other[at:])} where that of {where} reads {quoted(one[at:])}"
     return Finding("tool-changed", session, number, None, what, _WHY, "keep what changes out of tool definitions")
 

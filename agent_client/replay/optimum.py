@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..prefixes import common_prefix
+
 _TOKEN_BYTES = 4
 
 
@@ -44,20 +46,6 @@ class KnownPrefixes:
             self._sorted[at - 1] = tokens
         else:
             self._sorted.insert(at, tokens)
-
-
-def common_prefix(a: bytes, b: bytes) -> int:
-    """Length in bytes of the common head, by halving."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def ideal_cached(streams: Iterable[Stream]) -> list[int]:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..replay.optimum import common_prefix
+from ..prefixes import common_prefix
 from ..replay.records import CallRecord
 
 _TOKEN_BYTES = 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from radixloop.tenants import KeyHolder, Keys
 
 from agent_client.gateway import create_app
-from agent_client.gateway.keeping.breakpoints import Mark, shared
+from agent_client.gateway.keeping.breakpoints import Mark
 from agent_client.gateway.keeping.wishes import _outermost
 from agent_client.gateway.tenants import Tenants
 
@@ -179,16 +178,6 @@ def test_only_the_outermost_marks_are_leased() -> None:
     found = [Mark(10, "1h"), Mark(20, "5m"), Mark(15, "5m"), Mark(5, "1h"), Mark(0, "1h")]
     assert _outermost(found) == [Mark(20, "5m"), Mark(10, "1h")]
     assert _outermost([Mark(20, "5m"), Mark(20, "1h")]) == [Mark(20, "1h")]
-
-
-def test_how_much_two_prompts_share() -> None:
-    one = array("i", range(1000))
-    for at in (0, 1, 7, 500, 999):
-        other = array("i", one)
-        other[at] = -1
-        assert shared(one, other) == shared(other, one) == at
-    assert shared(one, one[:300]) == 300
-    assert shared(array("i"), one) == 0
 
 
 def hints(*actions: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_client.replay.optimum import KnownPrefixes, Stream, common_prefix, ideal_cached
+from agent_client.replay.optimum import KnownPrefixes, Stream, ideal_cached
 
 # Few ids, so that prefixes meet; some whose bytes are alike, so that a byte's boundary is no token's boundary.
 ids = st.lists(st.sampled_from([0, 1, 2, 256, 257, 65536, 2**31 - 1]), max_size=12)
@@ -19,12 +19,6 @@ def packed(tokens: list[int]) -> bytes:
 
 def shared(a: list[int], b: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-@given(st.binary(max_size=40), st.binary(max_size=40))
-def test_common_prefix_is_the_first_difference(a: bytes, b: bytes) -> None:
-    expected = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    assert common_prefix(a, b) == expected
 
 
 @given(st.lists(ids, max_size=20), ids)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import RadixloopError
+from ...prefixes import common_prefix
 from ...prompts import Prompt
 from ..fleet import Member
 
@@ -46,18 +47,6 @@ async def marks(member: Member, salt: str | None, found: Sequence[Breakpoint], i
             # A template may take the whole prompt and not a part of it. That is no reason to fail the request.
             log.warning("a cache_control mark could not be placed: %s", error)
             return Mark(0, point.ttl)
-        return Mark(shared(cut.token_ids, ids), point.ttl)
+        return Mark(common_prefix(memoryview(cut.token_ids), memoryview(ids)), point.ttl)
 
     return list(await asyncio.gather(*map(place, found)))
-
-
-def shared(a: array[int], b: array[int]) -> int:
-    """How many int32 at the start of both are the same."""
-    low, high, one, other = 0, min(len(a), len(b)), memoryview(a), memoryview(b)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 from radixloop.v1 import cache_pb2, common_pb2, inference_pb2
 
 from .access import Access
-from .channel import Deadline, Stubs, channel_options, default_target
+from .channel import Deadline, Stubs, channel_options
 from .errors import RadixloopError, Unavailable
 from .folding import Fold, event_from_proto
 from .generate_options import namespace
 from .results import Event, Finished
 from .retry import RetryPolicy, Safety
+from .target import default_target
 
 HEALTH_POLL_S = 0.2
 HEALTH_TIMEOUT_S = 5.0

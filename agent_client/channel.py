@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 from google.protobuf import wrappers_pb2
 from radixloop.v1 import cache_pb2_grpc, inference_pb2_grpc, sessions_pb2_grpc
 
-TARGET_VARIABLE = "RADIXLOOP_TARGET"
-DEFAULT_TARGET = "localhost:50051"
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 HEALTH_METHOD = "/grpc.health.v1.Health/Check"
 
@@ -26,11 +23,6 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 _HEALTH_NAMES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
-
-
-def default_target() -> str:
-    """The environment's RADIXLOOP_TARGET, else localhost:50051."""
-    return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
 def channel_options(extra: Sequence[tuple[str, Any]] | None) -> list[tuple[str, Any]]:

@@ -23,7 +23,6 @@ from .cli_demands import (
 from .cli_gateway import gateway
 from .cli_loops import BENCH_HELP, REPLAY_HELP, bench, export, replay
 from .cli_options import (
-    DEFAULT_TARGET,
     AsJson,
     MaxTokens,
     Salt,
@@ -33,6 +32,7 @@ from .cli_options import (
     named,
     with_access,
 )
+from .target import DEFAULT_TARGET
 
 app = typer.Typer(
     name="agent-client",

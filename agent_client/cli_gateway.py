@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from .access import Access
-from .cli_options import DEFAULT_TARGET, with_access
+from .cli_options import with_access
+from .target import DEFAULT_TARGET, TARGET_VARIABLE
 
 LISTEN, BEHIND = "Where it listens", "What is behind it"
 
@@ -21,7 +22,7 @@ def gateway(
             "--runtime",
             "-r",
             metavar="HOST:PORT",
-            envvar="RADIXLOOP_TARGET",
+            envvar=TARGET_VARIABLE,
             help="A runtime's gRPC address; several may be given, and a session stays with one of them.",
             show_default=DEFAULT_TARGET,
             rich_help_panel=BEHIND,

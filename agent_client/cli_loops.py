@@ -1,4 +1,4 @@
-"""The commands that drive recorded loops, as the command line takes them: replay and bench."""
+"""The commands for recorded loops, as the command line takes them: replay, bench and export."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import typer
 
 from .access import Access
 from .cli_options import (
-    DEFAULT_TARGET,
     LOOP,
     OUT,
     RUN,
@@ -23,6 +22,7 @@ from .cli_options import (
     parse_tool_latency,
     with_access,
 )
+from .target import DEFAULT_TARGET
 
 REPLAY_HELP = """Replay recorded agent loops and report what the cache saved.
 

@@ -23,6 +23,7 @@ from .access import (
     read_token,
 )
 from .errors import InvalidArgument
+from .target import TARGET_VARIABLE
 
 Target = Annotated[
     str,
@@ -30,7 +31,7 @@ Target = Annotated[
         "--target",
         "-t",
         metavar="HOST:PORT",
-        envvar="RADIXLOOP_TARGET",
+        envvar=TARGET_VARIABLE,
         help="The runtime's gRPC address.",
     ),
 ]
@@ -40,8 +41,6 @@ Salt = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", min=1, help="Tokens to generate at most.")]
 Temperature = Annotated[float, typer.Option(metavar="X", min=0.0, help="0 takes the likeliest token every time.")]
-
-DEFAULT_TARGET = "localhost:50051"
 
 
 class TraceFormat(str, Enum):

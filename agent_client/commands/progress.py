@@ -38,11 +38,9 @@ async def until_interrupted(work: Coroutine[Any, Any, T]) -> T | None:
             loop.remove_signal_handler(signal.SIGINT)
 
 
-@contextlib.contextmanager
-def bars() -> Iterator[Hooks]:
-    """One bar a run on standard error, with the hit rate and the errors so far; none where that is no terminal."""
-    console = Console(stderr=True)
-    progress = Progress(
+def progress_on(console: Console) -> Progress:
+    """Bars with a `note` behind the count; none where the console is no terminal."""
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -51,7 +49,12 @@ def bars() -> Iterator[Hooks]:
         console=console,
         disable=not console.is_terminal,
     )
-    with progress:
+
+
+@contextlib.contextmanager
+def bars() -> Iterator[Hooks]:
+    """One bar a run on standard error, with the hit rate and the errors so far; none where that is no terminal."""
+    with progress_on(Console(stderr=True)) as progress:
         yield _Bars(progress).hooks()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from ..access import Access
@@ -18,6 +17,7 @@ from ..aio import AsyncRadixClient
 from ..traces import TraceWriter
 from ..words import count
 from .failures import FAILED, USAGE, reported, say
+from .progress import progress_on
 
 NOTE = (
     "Recorded by `agent-client record`: real tools over a repository, their results and latencies as they were. "
@@ -58,7 +58,7 @@ async def _record(
             "sampling": {**SAMPLING, **options},
             "note": NOTE,
         }
-        with TraceWriter(out, tools=TOOL_DEFINITIONS, about=about) as writer, _progress(console) as progress:
+        with TraceWriter(out, tools=TOOL_DEFINITIONS, about=about) as writer, progress_on(console) as progress:
             bar = progress.add_task("", total=len(tasks), note="")
 
             def show(done: TurnDone) -> None:
@@ -81,15 +81,3 @@ def _line(recorded: RecordedTask) -> Text:
     text = Text(f"{recorded.name}: ", style="bold")
     size = f"{recorded.turns} turns, longest prompt {count(recorded.longest_prompt)} tokens. "
     return text.append(size, style="dim").append(recorded.found, style="not bold")
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )

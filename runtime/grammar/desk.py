@@ -76,7 +76,12 @@ class GrammarDesk:
             return replace(rules, reader=TextOnly if plain else lambda: HeldCalls(bare=False))
         form = await asyncio.to_thread(self._form)
         field = "prompt.chat.tools" if text is None else text.field
-        rules = await self._under(tools.spec(form, text), field, sampling, payer)
+        try:
+            rules = await self._under(tools.spec(form, text), field, sampling, payer)
+        except InvalidRequest:
+            if not tools.wishes:
+                raise
+            rules = await self._under(tools.without_wishes().spec(form, text), field, sampling, payer)
         return replace(rules, reader=lambda: StreamedCalls(form))
 
     async def constrain(

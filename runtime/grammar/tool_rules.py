@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from radixloop.v1 import inference_pb2
@@ -16,6 +16,8 @@ from runtime.grammar.spec import GrammarSpec
 from runtime.tool_calls import ToolFormat
 
 MAX_TOOLS = 512
+# Schemas that forced calls are held to for their own sake: what they take to hand over grows with their number squared.
+MAX_WISHES = 48
 # Within a call a name stands between quotes, or before a brace.
 _NAME = re.compile(r'[^\s"\\\[\]{}<>|]{1,128}')
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -29,11 +31,18 @@ class ToolRules:
         functions: by name, the schema of the arguments; None where they are any object.
         required: whether it must call, and say nothing else.
         parallel: whether it may call more than once.
+        wishes: the functions whose callers did not call them strict: their schemas are held to where that is cheap.
     """
 
     functions: dict[str, dict[str, Any] | None]
     required: bool
     parallel: bool
+    wishes: frozenset[str] = frozenset()
+
+    def without_wishes(self) -> ToolRules:
+        """The same with any object as the arguments of functions that are not strict."""
+        functions = {name: None if name in self.wishes else schema for name, schema in self.functions.items()}
+        return replace(self, functions=functions, wishes=frozenset())
 
     def spec(self, form: ToolFormat, text: Constraint | None) -> GrammarSpec:
         """The grammar of a reply; `text` is what it must be where it calls nothing."""
@@ -122,7 +131,10 @@ def tool_rules(request: inference_pb2.GenerateRequest, tools: list[dict[str, Any
     parallel = not (required and len(choice.names) == 1)
     if request.HasField("parallel_tool_calls"):
         parallel = request.parallel_tool_calls
-    return ToolRules(functions, required, parallel)
+    strict = {tool["function"]["name"] for tool in tools if tool["function"].get("strict")}
+    wishes = frozenset(name for name, schema in functions.items() if schema is not None and name not in strict)
+    rules = ToolRules(functions, required, parallel, wishes)
+    return rules if len({json.dumps(functions[name]) for name in wishes}) <= MAX_WISHES else rules.without_wishes()
 
 
 def _parameters(field: str, function: dict[str, Any], required: bool) -> dict[str, Any] | None:

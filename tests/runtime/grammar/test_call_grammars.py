@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from radixloop.v1 import inference_pb2
 
 from runtime.grammar.interface import CompiledGrammar
-from runtime.grammar.tool_rules import ToolRules
+from runtime.grammar.tool_rules import MAX_WISHES, ToolRules, tool_rules
 from runtime.tool_calls import SEPARATORS, ToolFormat, parse_tool_calls
 from runtime.tool_calls.formats import HERMES, LLAMA3, MISTRAL_LIST, MISTRAL_NAMED
 from tests.runtime.grammar.walks import byte_library, compiled, walk
@@ -67,6 +68,22 @@ def test_what_chance_writes_comes_back_letter_for_letter(form: ToolFormat) -> No
             told = [(call["name"], json.loads(call["arguments"])) for call in parse_tool_calls(text)]
             assert written(form, *told) == text
             assert len(told) == 1 or parallel
+
+
+def test_many_schemas_are_held_to_only_where_they_are_strict() -> None:
+    for count in (MAX_WISHES, MAX_WISHES + 1):
+        schemas = [record({f"p{number}": WORD}) for number in range(count)]
+        asked = inference_pb2.GenerateRequest(tool_choice={"mode": inference_pb2.TOOL_MODE_REQUIRED})
+        tools = [
+            {"type": "function", "function": {"name": f"f{rank}", "parameters": schema, "strict": rank == 0}}
+            for rank, schema in enumerate([*schemas, *schemas])
+        ]
+        rules = tool_rules(asked, tools)
+        assert rules is not None
+        # Equal ones count once.
+        assert (rules.functions["f1"] is None) == (count > MAX_WISHES)
+        assert rules.functions["f0"] is not None
+        assert rules.without_wishes().functions["f1"] is None
 
 
 def test_tools_that_take_the_same_arguments_share_their_grammar() -> None:

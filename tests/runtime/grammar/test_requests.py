@@ -10,6 +10,8 @@ import grpc
 import pytest
 from radixloop.v1 import common_pb2, inference_pb2
 
+from runtime.grammar import GrammarRefused, GrammarSpec
+from runtime.grammar.compile_process import CompileProcess
 from tests.runtime.services_harness import (
     Answer,
     Server,
@@ -212,6 +214,19 @@ def test_a_tool_that_is_not_strict_may_have_any_schema(server: Server) -> None:
     [call] = answer.deltas[-1].tool_calls
     assert call.name == "f"
     assert call.arguments.startswith("{")
+
+
+def test_what_a_tool_that_is_not_strict_asks_for_is_a_wish(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(process: CompileProcess, spec: GrammarSpec) -> bytes:
+        raise GrammarRefused("compiled it is too large")
+
+    monkeypatch.setattr(CompileProcess, "compile", too_large)
+    wish, promise = (chat_prompt(("user", "a"), tools=[tool("wish", strict)]) for strict in (False, True))
+    answer = ask(server, wish, tool_choice=choice("REQUIRED"), max_tokens=60)
+    assert answer.deltas[-1].tool_calls[0].name == "wish"
+    error = refused(lambda: ask(server, promise, tool_choice=choice("REQUIRED")))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "compiled it is too large" in error.details()
 
 
 SHORT = {"type": "string", "maxLength": 3}

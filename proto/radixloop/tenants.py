@@ -18,7 +18,7 @@ OPERATOR = "*"
 # Of requests and leases; also what an operator, and everybody where there are no keys, may name.
 MAX_PRIORITY = 100
 
-_LINE = re.compile(r"(\*|[A-Za-z0-9._-]{1,64})\s+([!-~]+)(?:\s+priority=([0-9]{1,3}))?")
+_LINE = re.compile(r"(\*|[A-Za-z0-9._-]{1,64})\s+(?!priority=)([!-~]+)(?:\s+priority=([0-9]{1,3}))?")
 _PAIR = re.compile(r'\["([A-Za-z0-9._-]{1,64})", ')
 
 

@@ -37,6 +37,8 @@ def test_no_two_pairs_of_tenant_and_salt_have_one_namespace() -> None:
         ("ana key-of-x priority=-1\n", ":1: must read"),
         ("ana key-of-x priority=\n", ":1: must read"),
         ("* key-of-x priority=5\n", ":1: must read"),
+        # Whose key was forgotten has none that anybody could guess.
+        ("ana priority=5\n", ":1: must read"),
         ("ana key-of-x\nana key-of-x priority=5\n", ":2: this key of ana has another priority"),
         ("# nobody\n", "holds no key"),
         (None, "No such file"),

@@ -60,7 +60,7 @@ def simulate(
             help="Seconds of a step, and more of it for each: decoding row, token it attends to, prompt token, pair of "
             "a prompt token and one it attends to. The default is about SmolLM2 on two cores.",
         ),
-    ] = "0.022,0.0045,1.5e-6,1.25e-3,1.2e-7",
+    ] = "0.008,0.00084,1.47e-6,5e-4,1.74e-7",
     json: Annotated[str | None, typer.Option(metavar="FILE", show_default=False, help=JSON_HELP)] = None,
 ) -> None:
     """Run recorded sessions in virtual time through the real scheduler and store, with a formula for the model.

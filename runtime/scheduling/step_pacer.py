@@ -18,8 +18,8 @@ _KEPT = 0.97
 # Of the steps that filled their room: how soon what took longer lately is expected to, how many tell their scatter.
 _PACE_HALF_LIFE_STEPS = 2
 _SCATTER_STEPS = 64
-# Weight of the newest step in the average of the drafts.
-_NEWEST_DRAFTS = 0.2
+# The next step is expected to have as many drafts as the last one, or this share of what was expected of that one.
+_DRAFTS_KEPT = 0.7
 # Of the logarithm of a step's time, before the first one.
 _SCATTER_PRIOR = 0.15
 # Each observation counts half as much after so many others of its kind, since machines change their pace.
@@ -89,17 +89,17 @@ class StepPacer:
     def __init__(self, max_itl_s: float) -> None:
         self._max_itl_s = max_itl_s
         self._scatter = StepScatter()
-        # Beside a prompt, lately.
+        # Of a step, lately: a chunk that was cut for fewer than come keeps everybody waiting, so more count at once.
         self._draft_rows = 0.0
         self._decode = DecayedRegression(np.array([0.02, 0.02, 0.02, 0.02]))
         self._prompt = DecayedRegression(np.array([0.3, 0.05]))
 
     def stepped(self, shape: StepShape, seconds: float) -> None:
         """A step of that shape took so long."""
+        self._draft_rows = max(float(shape.draft_rows), _DRAFTS_KEPT * self._draft_rows)
         if not shape.prompt_tokens:
             self._decode.observe(_decode_features(shape), seconds)
             return
-        self._draft_rows += _NEWEST_DRAFTS * (shape.draft_rows - self._draft_rows)
         features = np.array([shape.prompt_tokens / _USUAL_PROMPT, shape.prompt_pairs / _USUAL_PAIRS])
         decode_s = self._decode.expect(_decode_features(shape))
         expected = decode_s + self._prompt.expect(features)

@@ -126,11 +126,25 @@ def test_what_drafts_cost_is_told_from_what_contexts_cost() -> None:
         drafted = 0 if step % 4 == 0 else int(random.integers(16, 32))
         shape = StepShape(rows=4, context=400 + 20 * step, draft_rows=drafted)
         pacer.stepped(shape, COST.seconds(shape) + draft_row_s * drafted)
+    for _ in range(10):
+        shape = StepShape(4, 6400, 100, prompt_pairs(2000, 100))
+        pacer.stepped(shape, COST.seconds(shape))
     room = pacer.begin(StepShape(rows=4, context=6400))
     assert room is not None
     n = room.fits(2000)
     # 50 ms of drafts are not expected of a step that has none.
     assert 0.85 * 0.25 < COST.seconds(StepShape(4, 6400, n, prompt_pairs(2000, n))) <= 0.25
+
+
+def test_the_first_chunk_leaves_room_for_the_drafts_of_the_steps_before_it() -> None:
+    pacer, draft_row_s = StepPacer(0.25), 1e-3
+    for step in range(100):
+        shape = StepShape(rows=4, context=400 + 20 * step, draft_rows=60 if step % 4 else 0)
+        pacer.stepped(shape, COST.seconds(shape) + draft_row_s * shape.draft_rows)
+    room = pacer.begin(StepShape(rows=4, context=2400))
+    assert room is not None
+    n = room.fits(0)
+    assert COST.seconds(StepShape(4, 2400, n, prompt_pairs(0, n))) + 60 * draft_row_s <= 0.25
 
 
 def test_prompts_have_the_step_to_themselves_where_nothing_decodes() -> None:

@@ -67,8 +67,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_files_that_the_pages_name_exist(page: Path) -> None:
     rooms = "radix|runtime|agent_client|proto|deploy|tests|docs"
-    for path in re.findall(rf"`((?:{rooms})/[\w/.*-]*)`", page.read_text(encoding="utf-8")):
+    for path in re.findall(rf"(?<![\w/.-])((?:{rooms})/[\w/.*-]*\w)", page.read_text(encoding="utf-8")):
         assert list(ROOT.glob(path)), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_modules_that_the_pages_start_exist(page: Path) -> None:
+    for module in re.findall(
+        r"python -m ((?:radix|runtime|agent_client|tests)[\w.]*\w)", page.read_text(encoding="utf-8")
+    ):
+        path = ROOT.joinpath(*module.split("."))
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
 
 
 def test_the_readme_names_settings_with_their_defaults() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import typer
 
 from radix.errors import InvalidArgument
+from radix.sizes import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +49,7 @@ def policies_named(values: list[str]) -> list[str]:
 def print_trace(console: Console, run: OfTrace) -> None:
     """Print what trace a run went over, above its table."""
     console.print(
-        f"\n[bold]{Path(run.trace).name}[/bold] ({run.format}): {run.sessions:,} sessions, "
-        f"{run.calls:,} calls, {run.input_tokens:,} input tokens, blocks of {run.block_size}",
+        f"\n[bold]{Path(run.trace).name}[/bold] ({run.format}): {counted(run.sessions, 'session')}, "
+        f"{counted(run.calls, 'call')}, {counted(run.input_tokens, 'input token')}, blocks of {run.block_size}",
         highlight=False,
     )

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from radix.inspect import Branch, RuntimeView, build_forest
+from radix.sizes import counted
 
 _BAR_CELLS = 30
 _ALL_DEPTHS = _ALL_ROWS = 1 << 30
@@ -114,10 +115,10 @@ def _reuse(view: RuntimeView) -> Iterator[str]:
         yield "no prompt yet"
     yield f"{int(view.number('evicted_tokens')):,} evicted"
     if leases := int(view.number("leases")):
-        yield f"{leases:,} {'lease' if leases == 1 else 'leases'} on {int(view.number('leased_tokens')):,} tokens"
+        yield f"{counted(leases, 'lease')} on {counted(int(view.number('leased_tokens')), 'token')}"
     yield f"{int(view.number('running'))} running"
     yield f"{int(view.number('waiting'))} waiting"
-    yield f"{view.sessions} {'session' if view.sessions == 1 else 'sessions'}"
+    yield counted(view.sessions, "session")
 
 
 def _joined(parts: Iterator[str] | list[str]) -> Text:
@@ -191,8 +192,7 @@ def _prefix_text(guide: str, branch: Branch) -> Text:
 
 
 def _hidden_text(guide: str, branch: Branch) -> Text:
-    nodes = "1 node" if branch.below_nodes == 1 else f"{branch.below_nodes:,} nodes"
-    return Text(f"{guide}… {nodes} below")
+    return Text(f"{guide}… {counted(branch.below_nodes, 'node')} below")
 
 
 def printable(text: str) -> str:

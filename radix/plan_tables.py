@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from radix.plan import Plan, Profile, Turn
-from radix.sizes import format_bytes
+from radix.sizes import counted, format_bytes
 
 _LABEL_WIDTH = 34
 _COLUMN_WIDTH = 22
@@ -94,7 +94,8 @@ def profile_heading(plans: list[Plan], profile: Profile, sessions: int) -> str:
     """Return what the profile's tables show."""
     shown = len(_turns_shown(plans, profile, sessions))
     some = f" ({shown} of {profile.turns + 1} turns; --json has them all)" if shown <= profile.turns else ""
-    return f"{_count(sessions)}, {profile.start:,} tokens at the start and {profile.per_turn:,} more a turn{some}"
+    so_many = counted(sessions, "session")
+    return f"{so_many}, {profile.start:,} tokens at the start and {profile.per_turn:,} more a turn{some}"
 
 
 def profile_tables(plans: list[Plan], profile: Profile, sessions: int, width: int) -> Iterator[Table]:
@@ -116,6 +117,7 @@ def profile_tables(plans: list[Plan], profile: Profile, sessions: int, width: in
 
 def profile_summary(plans: list[Plan], profile: Profile, sessions: int) -> Iterator[str]:
     """Yield for each plan the turn at which so many sessions no longer fit."""
+    so_many = counted(sessions, "session")
     for plan in plans:
         full = plan.full_at_turn(profile, sessions)
         name = f"{escape(plan.shape.name)} ({plan.dtype})"
@@ -123,10 +125,10 @@ def profile_summary(plans: list[Plan], profile: Profile, sessions: int) -> Itera
         needed = format_bytes(sessions * plan.session_bytes(profile.tokens(full)))
         beyond = " (beyond the profile)" if full > profile.turns else ""
         if full == 0:
-            yield f"{name}: {_count(sessions)} do not fit {memory} from the start: {needed} would be needed."
+            yield f"{name}: {so_many} do not fit {memory} from the start: {needed} would be needed."
         else:
             yield (
-                f"{name}: {_count(sessions)} no longer fit {memory} after turn {full:,}{beyond}: "
+                f"{name}: {so_many} no longer fit {memory} after turn {full:,}{beyond}: "
                 f"at {profile.tokens(full):,} tokens each they need {needed}."
             )
 
@@ -179,7 +181,3 @@ def _one_a_model(plans: list[Plan]) -> list[Plan]:
 def _chunks(plans: list[Plan], size: int) -> Iterator[list[Plan]]:
     for first in range(0, len(plans), size):
         yield plans[first : first + size]
-
-
-def _count(sessions: int) -> str:
-    return "1 session" if sessions == 1 else f"{sessions:,} sessions"

@@ -73,5 +73,10 @@ def short_count(count: int) -> str:
     return str(count)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: "1 session", "2,000 sessions"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def _decimals(value: float) -> str:
     return f"{value:,.2f}".rstrip("0").rstrip(".")

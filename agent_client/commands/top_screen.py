@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..results import CacheNode, CacheStats
-from ..words import count, duration, namespace_name, printable, share
+from ..words import count, counted, duration, namespace_name, printable, share
 from .looks import Look
 from .stats import hit_rate
 
@@ -92,8 +92,9 @@ def _flow(before: Look, now: Look) -> Table:
 
 def _tree(now: Look, rows: int) -> RenderableType:
     stats = now.stats
-    told = f"{count(stats.cached_tokens)} tokens in {count(stats.nodes)} nodes of {count(stats.namespaces)} namespaces"
-    title = f"tree: {told}, {stats.max_depth} deep, {count(stats.unused_slots)} slots unused"
+    told = f"{counted(stats.cached_tokens, 'token')} in {counted(stats.nodes, 'node')}"
+    told += f" of {counted(stats.namespaces, 'namespace')}, {stats.max_depth} deep"
+    title = f"tree: {told}, {counted(stats.unused_slots, 'slot')} unused"
     if now.nodes is None:
         return Text(f"{title}\ntoo large to be drawn all the time: see agent-client nodes", style="dim")
     table = Table(

@@ -212,8 +212,8 @@ class Tokenized:
 class ModelInfo:
     """What the runtime serves, and on what.
 
-    `host_kv_dtype`: the precision of tiers behind the pool, where it is not the pool's. `template_drifts`: what the
-    model's chat template does to histories that grow, so that they miss.
+    `host_kv_dtype`: the precision of tiers behind the pool, where it is not the pool's. `weights`: how those of matrix
+    products are kept. `template_drifts`: what the model's chat template does to histories that grow, so that they miss.
     """
 
     model: str
@@ -235,6 +235,7 @@ class ModelInfo:
     forward: str
     plain_kv_bytes_per_token: int = 0
     host_kv_dtype: str = ""
+    weights: str = ""
     template_drifts: tuple[TemplateDrift, ...] = ()
 
 

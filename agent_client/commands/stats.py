@@ -38,6 +38,7 @@ def rows(model: ModelInfo, stats: CacheStats) -> list[tuple[str, str]]:
     return [
         ("model", f"{model.model} ({model.architecture}, context {count(model.context_length)})"),
         ("runs on", f"{model.device}, {model.attention_backend} attention, {model.forward} forward"),
+        *([("weights", model.weights)] if model.weights else []),
         *(("chat template", drift.detail) for drift in model.template_drifts),
         ("KV", f"{model.kv_dtype}, {bytes_(model.kv_bytes_per_token)} a token"),
         *([("KV in tiers", model.host_kv_dtype)] if model.host_kv_dtype else []),

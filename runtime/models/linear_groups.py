@@ -17,6 +17,8 @@ import torch
 from torch import nn
 
 from runtime.models.packed_product import Product, packed_product, plain_product
+from runtime.native.product import NativeProduct
+from runtime.native.weights import Panels
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,8 @@ _HALF_TOLERANCE = 5e-2
 class LinearGroup:
     """One product for linear layers that share their input; `members` in the order of its outputs.
 
-    Calling it yields all outputs, `[..., sum of the members' outputs]`.
+    Calling it yields all outputs, `[..., sum of the members' outputs]`. panels: the weights, once our
+    own kernel has them.
     """
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
@@ -41,6 +44,7 @@ class LinearGroup:
             given = [lack if bias is None else bias.data for bias, lack in zip(biases, lacking, strict=True)]
             self._bias = torch.cat(given)
         self._product: Product = plain_product(self._weight, self._bias)
+        self.panels: Panels | None = None
         self._sizes = [len(weight) for weight in weights]
         self.members = [GroupMember(self, linear) for linear in linears]
         if len(linears) > 1:
@@ -76,6 +80,7 @@ class LinearGroup:
         if packed is not None:
             self._product = packed
             self._weight = None
+            self.panels = packed.panels if isinstance(packed, NativeProduct) else None
 
 
 class GroupMember(nn.Module):

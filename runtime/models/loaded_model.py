@@ -17,6 +17,7 @@ class ModelInfo:
 
     fingerprint: a hex digest that changes whenever cached KV would be wrong. plain_kv_bytes_per_token: what
     kv_bytes_per_token would be at the dtype of the weights. host_kv_dtype: of tiers, where it is not the pool's.
+    weights: in which formats those of the matrix products lie, in words.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ModelInfo:
     attention_backend: str
     forward: str
     host_kv_dtype: str = ""
+    weights: str = ""
 
 
 @dataclass(frozen=True)

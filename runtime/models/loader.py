@@ -29,6 +29,7 @@ from runtime.models.model_files import locate, short_name
 from runtime.models.probe import probe, trace_layers
 from runtime.models.refusals import refuse_unservable
 from runtime.models.row_invariant import make_row_invariant
+from runtime.models.weight_report import weight_report
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,9 @@ def prepare_model(
         has_chat_template=getattr(tokenizer, "chat_template", None) is not None,
         attention_backend=choose(_attention(attention, deterministic), needs),
         forward=ModelForward.name,
+        weights=weight_report(network),
     )
+    log.info("%s: weights are kept as %s", name, info.weights)
     loaded = LoadedModel(network, tokenizer, info, layers, kv_format, ModelForward(network), _never)
     error = probe(loaded)
     log.info("%s: logits through the cache differ from the ordinary forward by %.1e (relative)", name, error)

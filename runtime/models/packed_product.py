@@ -1,6 +1,7 @@
 """Products with a weight matrix on CPU, by our own kernel in C or through oneDNN, each with a layout of its own.
 
-The packed copy replaces the matrix: the same numbers in another order, and results equal to rounding.
+The packed copy replaces the matrix: the same numbers in another order, in fewer bytes where they fit, and results equal
+to rounding.
 """
 
 from __future__ import annotations

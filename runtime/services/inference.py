@@ -85,6 +85,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             fingerprint=info.fingerprint,
             attention_backend=info.attention_backend,
             forward=info.forward,
+            weights=info.weights,
             runtime_id=shared.runtime_id,
             incarnation=shared.incarnation,
             version=installed_version("radixloop"),

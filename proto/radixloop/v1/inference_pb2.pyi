@@ -281,7 +281,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelInfoResponse(_message.Message):
-    __slots__ = ("model", "architecture", "context_length", "vocab_size", "kv_dtype", "device", "block_size", "num_blocks", "kv_bytes_per_token", "eos_token_ids", "has_chat_template", "fingerprint", "attention_backend", "runtime_id", "incarnation", "version", "forward", "plain_kv_bytes_per_token", "template_drifts", "host_kv_dtype")
+    __slots__ = ("model", "architecture", "context_length", "vocab_size", "kv_dtype", "device", "block_size", "num_blocks", "kv_bytes_per_token", "eos_token_ids", "has_chat_template", "fingerprint", "attention_backend", "runtime_id", "incarnation", "version", "forward", "plain_kv_bytes_per_token", "template_drifts", "host_kv_dtype", "weights")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +302,7 @@ class GetModelInfoResponse(_message.Message):
     PLAIN_KV_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_DRIFTS_FIELD_NUMBER: _ClassVar[int]
     HOST_KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     architecture: str
     context_length: int
@@ -322,4 +323,5 @@ class GetModelInfoResponse(_message.Message):
     plain_kv_bytes_per_token: int
     template_drifts: _containers.RepeatedCompositeFieldContainer[_common_pb2.TemplateDrift]
     host_kv_dtype: str
-    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: bool = ..., fingerprint: _Optional[str] = ..., attention_backend: _Optional[str] = ..., runtime_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., version: _Optional[str] = ..., forward: _Optional[str] = ..., plain_kv_bytes_per_token: _Optional[int] = ..., template_drifts: _Optional[_Iterable[_Union[_common_pb2.TemplateDrift, _Mapping]]] = ..., host_kv_dtype: _Optional[str] = ...) -> None: ...
+    weights: str
+    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., device: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: bool = ..., fingerprint: _Optional[str] = ..., attention_backend: _Optional[str] = ..., runtime_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., version: _Optional[str] = ..., forward: _Optional[str] = ..., plain_kv_bytes_per_token: _Optional[int] = ..., template_drifts: _Optional[_Iterable[_Union[_common_pb2.TemplateDrift, _Mapping]]] = ..., host_kv_dtype: _Optional[str] = ..., weights: _Optional[str] = ...) -> None: ...

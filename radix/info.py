@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from radix.namespace import Namespace
 from radix.node import Node
 from radix.tokens import Ints
+from radix.tree import RadixTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +95,11 @@ def node_info(node: Node, namespace: Namespace, head_tokens: int) -> NodeInfo:
         children=len(node.children),
         head=node.tokens.view[:head_tokens].copy(),
     )
+
+
+def nodes_of(tree: RadixTree, namespaces: Iterable[Namespace], head_tokens: int) -> Iterator[NodeInfo]:
+    """Describe the nodes of namespaces, parents first; of one that is not there, none."""
+    for namespace in namespaces:
+        root = tree.roots.get(namespace)
+        for node in tree.below(root) if root is not None else ():
+            yield node_info(node, namespace, head_tokens)

@@ -20,7 +20,7 @@ from radix.cold.index import ColdIndex
 from radix.cursor import Cursor
 from radix.errors import InvalidArgument, OutOfBlocks, SequenceClosed
 from radix.eviction import DEFAULT_POLICY, lapsed_first, policy_named
-from radix.info import Copy, NodeInfo, StoreStats, node_info
+from radix.info import Copy, NodeInfo, StoreStats, node_info, nodes_of
 from radix.invariants import check_store
 from radix.leaf_queues import LeafQueues
 from radix.namespace import Namespace
@@ -409,8 +409,7 @@ class PrefixStore:
             Tokens of the trees that were forgotten, and blocks that came free.
         """
         before = self._pool.free
-        names = list(self._tree.roots) if namespace is None else [namespace]
-        tokens = sum(self._tree.flush(name) for name in names)
+        tokens = sum(self._tree.flush(name) for name in (self.namespaces if namespace is None else [namespace]))
         if self._witness is not None:
             self._witness.flushed(namespace)
         if self.demoter is not None:
@@ -450,13 +449,14 @@ class PrefixStore:
         """Count the pool and the tree; amortised O(1), see `StoreStats.max_depth`."""
         return self._books.stats(self._pool, self._tree, self._open, len(self.retention.leases))
 
+    @property
+    def namespaces(self) -> list[Namespace]:
+        """Those in which something is cached."""
+        return list(self._tree.roots)
+
     def nodes(self, namespace: Namespace | None = None, head_tokens: int = 16) -> Iterator[NodeInfo]:
         """Yield the nodes of one namespace or of all, parents first."""
-        roots = self._tree.roots
-        names = list(roots) if namespace is None else [namespace] if namespace in roots else []
-        for name in names:
-            for node in self._tree.below(roots[name]):
-                yield node_info(node, name, head_tokens)
+        return nodes_of(self._tree, self.namespaces if namespace is None else [namespace], head_tokens)
 
     def changes(self, head_tokens: int = 16) -> tuple[list[NodeInfo], list[int]]:
         """Return the nodes that are new or different since the last call, and the ids of those that went.

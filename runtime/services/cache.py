@@ -89,7 +89,9 @@ class CacheService(ExplanationCalls, LeaseCalls):
             heads, only, caller = head_tokens(request), self._only(request), current_caller()
 
             def snapshot(store: PrefixStore) -> tuple[list[NodeInfo], float]:
-                return [node for node in store.nodes(only, heads) if caller.owns(node.namespace)], time.monotonic()
+                # A tenant waits for its own nodes to be told, and so does everybody: not for those of all.
+                owned = (name for name in (store.namespaces if only is None else [only]) if caller.owns(name))
+                return [node for name in owned for node in store.nodes(name, heads)], time.monotonic()
 
             nodes, now = await asyncio.wrap_future(self._shared.engine.call(snapshot))
             for start in range(0, len(nodes), NODES_AT_A_TIME):
@@ -105,8 +107,7 @@ class CacheService(ExplanationCalls, LeaseCalls):
             def which(store: PrefixStore) -> list[Namespace | None]:
                 if only is not None or caller.tenant is None:
                     return [only]
-                seen = {node.namespace for node in store.nodes(None, 0)}
-                seen.add(Namespace(self._shared.info.fingerprint, caller.salt(None)))
+                seen = {Namespace(self._shared.info.fingerprint, caller.salt(None)), *store.namespaces}
                 if store.demoter is not None:
                     seen |= store.demoter.namespaces
                 return [namespace for namespace in seen if caller.owns(namespace)]

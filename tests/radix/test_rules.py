@@ -131,6 +131,11 @@ def test_rule_7_namespaces_never_share() -> None:
         assert store.match([1, 2, 3], name) == 0
         cache(store, [1, 2, 3], name)
     assert store.stats().namespaces == len(names)
+    assert store.namespaces == names
+    assert [[node.namespace for node in store.nodes(name)] for name in names] == [[name] for name in names]
+    store.flush(names[2])
+    assert store.namespaces == [*names[:2], *names[3:]]
+    assert list(store.nodes(names[2])) == []
 
 
 def test_rule_8_bad_input_raises_a_named_error_and_changes_nothing() -> None:

@@ -118,8 +118,7 @@ def choose(name: str, needs: Needs) -> str:
     """The name of the back end to use, `auto` being the first in order that serves; says what was passed over.
 
     On a GPU a back end first answers a small step, and is passed over when its answer is not the reference's; so does
-    the native one. Raises
-    InvalidRequest when the named one is unknown or cannot serve, with the reason.
+    the native one. Raises InvalidRequest when the named one is unknown or cannot serve, with the reason.
     """
     check_name(name)
     if name != "auto":

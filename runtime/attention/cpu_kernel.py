@@ -19,15 +19,14 @@ def flash(
     value: torch.Tensor,
     scale: float,
     *,
-    causal: bool = False,
     mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output `[B, H, T, D]` and natural log-sum-exp `[B, H, T]` (float32).
 
-    query `[B, H, T, D]`, key and value `[B, H, K, D]`, any strides with the last axis dense. `causal` aligns the first
-    query with the first key. mask is added to the scores, in the query's dtype, broadcast to `[B, H, T, K]`.
+    query `[B, H, T, D]`, key and value `[B, H, K, D]`, any strides with the last axis dense. mask is added to the
+    scores, in the query's dtype, broadcast to `[B, H, T, K]`.
     """
-    out, lse = _FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
+    out, lse = _FLASH(query, key, value, 0.0, False, attn_mask=mask, scale=scale)
     return out, lse
 
 

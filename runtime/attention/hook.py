@@ -46,9 +46,9 @@ def attending(call: LayerCall) -> Iterator[None]:
 
 
 @contextmanager
-def plain_attention(model: PreTrainedModel, implementation: str = "eager") -> Iterator[None]:
+def plain_attention(model: PreTrainedModel) -> Iterator[None]:
     """The model as transformers runs it, without our hook, inside the block."""
-    model.set_attn_implementation(implementation)
+    model.set_attn_implementation("eager")
     try:
         yield
     finally:

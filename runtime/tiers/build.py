@@ -65,9 +65,7 @@ def build_tiers(settings: TierSettings, pool: BlockStore, owner: Owner) -> Built
         tiers.append(ColdTier(DISK, file.slots, keeps_promoted=True, spares_kept=int(file.slots * _CRASH_COPIES)))
     persist = None
     if settings.persist is not None:
-        wanted = settings.persist_bytes
-        if wanted is None:
-            wanted = 2 * (pool.num_blocks * size + settings.host_bytes) + 2**20
+        wanted = 2 * (pool.num_blocks * size + settings.host_bytes) + 2**20
         file = _open("persist", settings.persist, wanted, owner, settings.foreign)
         persist = len(tiers)
         behind.append(file)

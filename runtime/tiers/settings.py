@@ -18,8 +18,7 @@ class TierSettings:
 
     Attributes:
         disk: folder and size of the disk tier.
-        persist: folder of what is saved when the runtime stops; `persist_bytes` None takes as much as device and host
-            hold.
+        persist: folder of what is saved when the runtime stops, with room for all that device and host hold.
         persist_s: how long saving may take.
         foreign: what becomes of files that belong to another model, template, precision or layout.
         kv_dtype: the precision of all tiers; auto is the pool's. Any other changes what comes back.
@@ -29,7 +28,6 @@ class TierSettings:
     disk: Path | None = None
     disk_bytes: int = 0
     persist: Path | None = None
-    persist_bytes: int | None = None
     persist_s: float = 20.0
     foreign: Foreign = "keep"
     kv_dtype: str = "auto"

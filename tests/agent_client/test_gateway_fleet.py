@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -56,6 +55,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
             stack.callback(toy.stop)
         url = stack.enter_context(serving_http(create_app([toy.target for toy in rig.toys])))
         rig.http = stack.enter_context(httpx.Client(base_url=url, timeout=30))
+        assert eventually(lambda: set(ok(rig.http.get("/health"))["runtimes"].values()) == {"SERVING"})
         yield rig
 
 
@@ -219,9 +219,7 @@ def test_all_gone_is_a_503_at_once_that_tells_addresses_to_the_log_and_to_operat
     with serving_http(create_app(["127.0.0.1:1", "127.0.0.1:2"], tenants=keys)) as url, httpx.Client() as client:
         asked = {"model": "toy", "messages": [{"role": "user", "content": "x"}]}
         client.headers["authorization"] = "Bearer a"
-        begun = time.perf_counter()
-        answers = [client.post(url + CHAT, json=asked, timeout=30)]
-        assert time.perf_counter() - begun < 20
+        answers = [client.post(url + CHAT, json=asked, timeout=20)]
         answers += [client.get(f"{url}{path}") for path in ("/v1/models", "/v1/models/toy", "/health")]
         answers.append(client.post(f"{url}/v1/messages/count_tokens", json=asked))
         for answer in answers:

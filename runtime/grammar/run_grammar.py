@@ -50,7 +50,6 @@ class RunGrammar:
         self._matcher = job.compiled.matcher()
         self._found = 0
         self._spent = 0.0
-        self._lazy = job.lazy
         self._withheld = _indices(job.end_tokens) if job.past_end and not job.lazy else None
         # Where text is free, these change nothing.
         passed = job.textless | (job.end_tokens if job.past_end else frozenset())

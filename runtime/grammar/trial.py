@@ -14,12 +14,12 @@ from runtime.grammar.spec import GrammarRefused
 STEPS = 96
 
 
-def try_out(grammar: CompiledGrammar, vocab_size: int, steps: int = STEPS) -> None:
-    """Let chance write `steps` tokens. Raises GrammarRefused where a mask is slow to come, or empty."""
+def try_out(grammar: CompiledGrammar, vocab_size: int) -> None:
+    """Let chance write some tokens. Raises GrammarRefused where a mask is slow to come, or empty."""
     random = np.random.default_rng(0)
     matcher = grammar.matcher()
     buffer = MaskBuffer(vocab_size)
-    for _ in range(steps):
+    for _ in range(STEPS):
         began = time.thread_time()
         allowed = np.flatnonzero(buffer.fill(matcher))
         took = time.thread_time() - began

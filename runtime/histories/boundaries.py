@@ -27,11 +27,11 @@ class Boundaries:
     ids: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     closes_replies: bool = False
 
-    def cuts(self, text: str, start: int = 0) -> list[int]:
-        """Where pieces begin in `text` behind character `start`, rising."""
+    def cuts(self, text: str) -> list[int]:
+        """Where pieces begin in `text`, rising; without the first."""
         if self.pattern is None:
             return []
-        return [found.start() for found in self.pattern.finditer(text, start) if found.start() > start]
+        return [found.start() for found in self.pattern.finditer(text) if found.start() > 0]
 
     def at(self, text: str, place: int) -> bool:
         """Whether a piece begins there."""

@@ -189,6 +189,7 @@ def test_calls_that_the_model_wrote_with_other_spaces_are_named(opened: Open, sp
         assert server.inference.Detokenize(kept).text == sent.rendered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", [THINKING, UNDATED, COMPACT])
 def test_calls_of_offered_tools_are_spaced_as_the_template_spaces_them(opened: Open, template: str) -> None:
     digits = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 2, "maxItems": 3}

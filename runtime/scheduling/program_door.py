@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from itertools import count
+from operator import itemgetter
 
 from runtime.request import Run
 from runtime.retention.tool_pauses import ToolPauses
@@ -20,6 +21,8 @@ _FILLED_SHARE = 0.7
 _PAUSE_PERCENTILE = 95.0
 # And after so many times that long its place is forgotten, too.
 _FORGOTTEN_AFTER = 20
+# Callers name programs as they like, and each is looked at whenever one of them changes.
+MAX_CLAIMS = 1024
 _ANY_TOOL = ""
 
 
@@ -84,6 +87,7 @@ class ProgramDoor:
             return
         claim = self._claims.get(name)
         if claim is None:
+            self._make_place()
             claim = self._claims[name] = _Claim(next(self._back))
         elif not claim.calls:
             self._pauses.record(_ANY_TOOL, self._clock() - claim.idle_since)
@@ -133,6 +137,13 @@ class ProgramDoor:
     def _claim(self, run: Run) -> _Claim | None:
         name = run.request.job.program
         return None if name is None else self._claims.get(name)
+
+    def _make_place(self) -> None:
+        """Forget the program that has been idle for longest, where as many are known as may be."""
+        if len(self._claims) >= MAX_CLAIMS:
+            idle = [(claim.idle_since, name) for name, claim in self._claims.items() if not claim.calls]
+            if idle:
+                del self._claims[min(idle, key=itemgetter(0))[1]]
 
     def _grew(self, claim: _Claim, run: Run) -> None:
         claim.tokens = max(claim.tokens, run.known)

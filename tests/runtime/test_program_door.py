@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from radix import Namespace
 from runtime.errors import RequestCancelled
 from runtime.models.loaded_model import LoadedModel
 from runtime.request import GenerateJob, Request, Run
+from runtime.scheduling import program_door
 from runtime.scheduling.loop_simulation import LoopSimulation, Outcome, working_set
 from runtime.scheduling.loop_traces import Loop, LoopCall
 from runtime.scheduling.program_door import ProgramDoor
@@ -63,6 +65,20 @@ def test_a_program_that_is_over_gives_its_room_away() -> None:
     door.ended("b")
     door.ended("nobody")
     assert not door.holds_back(late)
+
+
+def test_of_too_many_programs_the_one_that_is_idle_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_door, "MAX_CLAIMS", 3)
+    clock = Clock()
+    door = door_of(clock)
+    for name in "abc":
+        clock.now += 1
+        door.left(arrive(door, name, 300))
+    latest = arrive(door, "d", 300)
+    assert door.holds_back(latest)
+    # Forgotten, the first is the last in line now, and the second makes place for it.
+    again = arrive(door, "a", 300)
+    assert [door.holds_back(latest), door.holds_back(again)] == [False, True]
 
 
 def test_what_others_had_cached_is_not_charged_again() -> None:

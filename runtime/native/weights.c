@@ -37,7 +37,8 @@ static int on_grid(const float *numbers, const struct grid *grid, int32_t *codes
         float code = rintf((numbers[i] - grid->offset) * inverse);
         /* The least where it is NaN. */
         code = code > least ? code : least;
-        code = code < most ? code : most;
+        /* Whole numbers have no -0; a compiler may not go through one on the way back. */
+        code = (code < most ? code : most) + 0.0f;
         codes[i] = (int32_t)code;
         off |= bits_of(grid->scale * (float)codes[i] + grid->offset) ^ bits_of(numbers[i]);
     }

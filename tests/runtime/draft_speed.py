@@ -1,6 +1,6 @@
 """Replies with and without drafts, in one process and in turn: what drafts win, and what they cost where none holds.
 
-    python -m tests.runtime.draft_speed [--batches 1,4,8] [--rounds 3] [--tokens 120] [--model smollm2]
+    python -m tests.runtime.draft_speed [--batches 1,4,8] [--rounds 3] [--tokens 100] [--model smollm2]
 
 Eight pieces of the recorded sample are continued greedily, prompts cached, by an engine without drafts, by one that
 looks them up in its own text, and by one whose drafts are always wrong. To be run on a machine that has nothing else to
@@ -80,6 +80,7 @@ def main(model: str, batches: list[int], rounds: int, tokens: int) -> None:
                 answers.update(zip(of, written, strict=True))
         for batch in batches:
             taken: dict[str, list[float]] = {name: [] for name in VARIANTS}
+            before = {name: engine.engine.counters.draft_tokens for name, engine in engines.items()}
             for turn in range(rounds):
                 chosen = [asked[(turn * batch + i) % PROMPTS] for i in range(batch)]
                 for name in VARIANTS if turn % 2 else VARIANTS[::-1]:
@@ -88,7 +89,10 @@ def main(model: str, batches: list[int], rounds: int, tokens: int) -> None:
             told = [f"batch {batch}: no drafts {1000 * median(plain) / tokens:.1f} ms a step"]
             for name in VARIANTS[1:]:
                 ratios = sorted(mine / other for mine, other in zip(taken[name], plain, strict=True))
-                told.append(f"{name} {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")
+                drafted = (engines[name].engine.counters.draft_tokens - before[name]) / (rounds * batch * tokens)
+                told.append(
+                    f"{name} {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f}), {drafted:.2f} drafted a token"
+                )
             print("; ".join(told), flush=True)
 
 
@@ -96,7 +100,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--batches", default="1,4,8")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=120)
+    parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--model", default="smollm2")
     given = parser.parse_args()
     main(given.model, [int(batch) for batch in given.batches.split(",")], given.rounds, given.tokens)

@@ -8,6 +8,8 @@ joined by log-sum-exp.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,6 +33,8 @@ FEW_ROWS = 48
 READING = 8
 # Tasks for each thread, so that one that is held up does not hold up the step.
 TASKS_PER_THREAD = 4
+# Pieces are cut finer until the last thread is done in so many times the time that would do if all were as soon.
+MAX_LATE = 1.04
 
 Ints = npt.NDArray[np.int32]
 
@@ -152,7 +156,7 @@ class _Cutter:
     def _tasks(self) -> NativeLayout:
         pieces = list(self._pieces())
         costs = [(len(p.tokens) * self.group + READING) * heads * (p.high - p.low) for p, _, heads in pieces]
-        limit = max(1.0, sum(costs) / (TASKS_PER_THREAD * self.threads))
+        cuts = self._cuts(pieces, costs)
         whole = self._whole()
         tasks: list[tuple[float, tuple[int, ...]]] = []
         members: list[Segment] = []
@@ -166,7 +170,7 @@ class _Cutter:
                 members.append(piece)
                 taken += len(piece.tokens)
             most = max(most, len(piece.tokens) * self.group * heads)
-            bounds = self._cut(piece, cost / limit)
+            bounds = cuts[id(piece)]
             for low, high in pairwise(bounds):
                 part = -1
                 if len(bounds) > 2 or not whole[piece.tokens[0]]:
@@ -194,6 +198,28 @@ class _Cutter:
             most_rows=most,
         )
 
+    def _cuts(self, pieces: Sequence[tuple[Segment, int, int]], costs: Sequence[float]) -> dict[int, list[int]]:
+        """Where each piece's positions are cut, by its id, so that the threads are done at about the same time."""
+        limit = max(1.0, sum(costs) / (TASKS_PER_THREAD * self.threads))
+        by_id = {id(piece): piece for piece, _, _ in pieces}
+        cuts = {
+            id(piece): self._cut(piece, math.ceil(cost / limit - 0.25))
+            for (piece, _, _), cost in zip(pieces, costs, strict=True)
+        }
+        for _ in by_id:
+            shares = [
+                (cost * (high - low) / (piece.high - piece.low), id(piece))
+                for (piece, _, _), cost in zip(pieces, costs, strict=True)
+                for low, high in pairwise(cuts[id(piece)])
+            ]
+            last = _last_done([share for share, _ in shares], self.threads)
+            if last * self.threads <= MAX_LATE * sum(costs):
+                break
+            _, largest = max(shares)
+            # One part more than so far, where it has enough positions.
+            cuts[largest] = self._cut(by_id[largest], len(cuts[largest]))
+        return cuts
+
     def _whole(self) -> npt.NDArray[np.bool_]:
         """For each packed token, whether one segment covers all that it sees."""
         seen = np.zeros(self.plan.total, dtype=np.int32)
@@ -203,12 +229,20 @@ class _Cutter:
         return whole
 
     @staticmethod
-    def _cut(piece: Segment, parts: float) -> list[int]:
+    def _cut(piece: Segment, parts: int) -> list[int]:
         """Bounds of about equal parts of a piece's positions, no smaller than two tiles."""
         length = piece.high - piece.low
-        count = max(1, min(int(np.ceil(parts - 0.25)), length // (2 * TILE)))
+        count = max(1, min(parts, length // (2 * TILE)))
         step = -(-length // (count * TILE)) * TILE
         return [*range(piece.low, piece.high, step), piece.high]
+
+
+def _last_done(shares: Sequence[float], threads: int) -> float:
+    """When the last thread is done, if whoever is free takes the largest share that is left."""
+    loads = [0.0] * threads
+    for share in sorted(shares, reverse=True):
+        heapq.heapreplace(loads, loads[0] + share)
+    return max(loads)
 
 
 def _ints(numbers: Sequence[object]) -> Ints:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from runtime.attention.native_layout import native_layout
 from runtime.attention.proof import BRANCHES, DECODE, MIXED, trial
 from runtime.execution.batch import BatchItem, StepPlan
 from runtime.kv.precision import KVFormat
-from runtime.native import library
+from tests.runtime.native.builds import build
 
 CPU = Needs(torch.device("cpu"), torch.float32, torch.float32, 16, None, frozenset())
 # Key and value dims, KV heads, group: odd ones, keys wider than values, one head, many.
@@ -28,15 +25,7 @@ BUILDS = {"this CPU": ["-march=native"], "AVX2": ["-mavx2", "-mfma", "-mf16c"], 
 @pytest.fixture(scope="module", params=BUILDS)
 def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> NativeAttention:
     """The kernel as compiled for one kind of CPU."""
-    source = Path(library.__file__).with_name("attention.c")
-    out = tmp_path_factory.mktemp("build") / "attention.so"
-    flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", *BUILDS[request.param]]
-    done = subprocess.run(["cc", *flags, str(source), "-o", str(out), "-lm"], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no compiler for it here: {done.stderr[:200]!r}")
-    built = ctypes.CDLL(str(out))
-    built.use_threads.argtypes = (ctypes.c_void_p,)
-    built.use_threads(library._parallel_region())
+    built = build("attention", ["-O2", *BUILDS[request.param]], tmp_path_factory.mktemp("build"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "load_library", lambda name: built)
         return NativeAttention()
@@ -89,3 +78,24 @@ def test_long_contexts_are_parted_among_threads_and_a_chunk_among_heads() -> Non
     chunk = native_layout(plan_of([(0, 512, list(range(32)))], 32), None, 2, 3, threads=1)
     assert len(chunk.merges) == 0
     assert sorted(set(chunk.tasks[:, 2].tolist())) == [0, 1]
+
+
+@pytest.mark.parametrize("new", [60, 130])
+def test_threads_are_done_with_a_small_chunk_at_about_the_same_time(new: int) -> None:
+    """Three heads of three equal pieces would be five tasks for one of two threads and four for the other."""
+    blocks = -(-(3000 + new) // 16)
+    layout = native_layout(plan_of([(3000, new, list(range(blocks)))], blocks), None, 3, 3, threads=2)
+    loads = [0, 0]
+    for _, members, _, _, _, low, high, _ in layout.tasks.tolist():
+        loads[loads.index(min(loads))] += members * (high - low)
+    assert max(loads) < 1.06 * sum(loads) / 2
+    # Every token of a piece that was cut is joined once.
+    assert sorted(set(layout.merges[:, 0].tolist())) == layout.merges[:, 0].tolist()
+    assert layout.merges[:, 2].sum() == layout.part_count
+
+
+def test_a_chunk_in_parts_is_the_reference_s(backend: NativeAttention) -> None:
+    options = AttentionOptions(0.2, want_lse=True)
+    for window in (None, 700):
+        rows = [(1500, 60), (1400, 1)]
+        assert trial(CPU, (64, 64), rows, replace(options, window=window), kv_heads=3, group=3).error(backend) < 1e-5

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from runtime.attention.cpu_kernel import flash, join_two
-from runtime.execution.batch import Row, StepPlan
+from runtime.execution.batch import Row, StepPlan, common_blocks
 from runtime.kv.kv_pool import LayerKV
 
 # Queries that attend to each other under one mask; those before them in the chunk are a prefix.
@@ -63,7 +62,9 @@ def _prefixes(plan: StepPlan, indices: Sequence[int]) -> list[Prefix]:
             families.setdefault(int(plan.rows[index].table[0]), []).append(index)
     found: list[Prefix] = []
     for members in families.values():
-        shared = _common(plan, members) * plan.block_size if len(members) > 1 else 0
+        shared = 0
+        if len(members) > 1:
+            shared = common_blocks([plan.rows[index] for index in members], plan.block_size) * plan.block_size
         if shared >= MIN_SHARED:
             found.append(Prefix(tuple(members), 0, shared))
         else:
@@ -71,14 +72,6 @@ def _prefixes(plan: StepPlan, indices: Sequence[int]) -> list[Prefix]:
         ends = {index: plan.rows[index].start for index in members}
         found += [Prefix((index,), shared, end) for index, end in ends.items() if end > shared]
     return found
-
-
-def _common(plan: StepPlan, members: Sequence[int]) -> int:
-    """How many leading blocks lie before every member's chunk and are the same for all."""
-    length = min(plan.rows[index].start // plan.block_size for index in members)
-    tables = np.stack([plan.rows[index].table[:length] for index in members])
-    differs = np.flatnonzero((tables != tables[0]).any(axis=0))
-    return int(differs[0]) if len(differs) else length
 
 
 def _grouped(query: torch.Tensor, kv: LayerKV, row: Row) -> torch.Tensor:

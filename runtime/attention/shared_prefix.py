@@ -7,7 +7,6 @@ with, and another one each row to what is left of its KV. The two meet by log-su
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,7 +16,7 @@ import torch
 from runtime.attention.cpu_kernel import add_sinks, join_two
 from runtime.attention.interface import AttentionBackend, AttentionOptions
 from runtime.attention.paged_layout import PagedLayout, lay_out, paged_layout
-from runtime.execution.batch import Row, StepPlan
+from runtime.execution.batch import StepPlan, common_blocks
 from runtime.kv.kv_pool import LayerKV
 
 # Keys that need not be read again, from which on two calls and a join may be worth it.
@@ -118,14 +117,7 @@ def _groups(plan: StepPlan) -> list[tuple[list[int], int]]:
         if row.start >= plan.block_size:
             by_first[int(row.table[0])].append(index)
     return [
-        (members, _common([plan.rows[i] for i in members], plan.block_size))
+        (members, common_blocks([plan.rows[i] for i in members], plan.block_size))
         for members in by_first.values()
         if len(members) > 1
     ]
-
-
-def _common(rows: Sequence[Row], block_size: int) -> int:
-    most = min(row.start // block_size for row in rows)
-    tables = np.stack([row.table[:most] for row in rows])
-    differs = np.flatnonzero((tables != tables[0]).any(axis=0))
-    return int(differs[0]) if len(differs) else most

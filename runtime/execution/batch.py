@@ -70,6 +70,14 @@ class Row:
     table: np.ndarray
 
 
+def common_blocks(rows: Sequence[Row], block_size: int) -> int:
+    """How many leading blocks lie before every row's own tokens and are the same for all."""
+    most = min(row.start // block_size for row in rows)
+    tables = np.stack([row.table[:most] for row in rows])
+    differs = np.flatnonzero((tables != tables[0]).any(axis=0))
+    return int(differs[0]) if len(differs) else most
+
+
 class StepPlan:
     """Everything about a step that does not depend on the layer.
 

@@ -8,6 +8,7 @@ import pytest
 
 from radix import Namespace, PrefixStore
 from radix.eviction import DEFAULT_POLICY, POLICIES
+from radix.marks import Mark
 
 NAMESPACE = Namespace()
 
@@ -125,3 +126,28 @@ def test_agent_is_what_a_store_uses_unless_told() -> None:
     store.evict(1)
     assert store.match([1]) == 1
     assert store.match([2]) == 0
+
+
+def test_a_block_of_a_large_tree_costs_no_more_looks_than_one_of_a_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    lru = POLICIES["lru"]
+
+    def counted(tail: Mark) -> tuple[float, ...]:
+        nonlocal looks
+        looks += 1
+        return lru(tail)
+
+    monkeypatch.setitem(POLICIES, "lru", counted)
+    costs = []
+    for leaves in (100, 5_000):
+        cache = Cache("lru", blocks=2 * leaves + 8)
+        for leaf in range(leaves):
+            cache.send(1, 2, 100 + leaf)
+        looks = 0
+        for used in range(50):
+            # The order changes all the time.
+            cache.store.close(cache.store.open([1, 2, 100 + leaves - 1 - used, 99]))
+            assert cache.store.evict(1) == 1
+        costs.append(looks)
+    small, large = costs
+    assert small == large

@@ -21,6 +21,11 @@ from runtime.sampling.sampling_params import SamplingParams
 WAIT_S = 120.0
 
 
+def prompt(length: int, seed: int = 0) -> list[int]:
+    """Random tokens of the tiny model, none of them special."""
+    return np.random.default_rng(seed).integers(6, 200, length).tolist()
+
+
 class Reply:
     """What one request was told, gathered as it comes."""
 

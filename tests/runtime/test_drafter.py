@@ -22,7 +22,7 @@ from runtime.models.loader import load_model
 from runtime.request import Run
 from runtime.sampling.sampler import TokenSampler
 from tests.runtime.bit_equality import ask_all, bit_work, check_all
-from tests.runtime.engine_harness import Harness, Reply, running
+from tests.runtime.engine_harness import Harness, Reply, prompt, running
 from tests.runtime.token_equality import CASES, Workload, chunks_of_one, workload
 
 Guess = Callable[[Run, int], list[int]]
@@ -30,10 +30,6 @@ Guess = Callable[[Run, int], list[int]]
 ALL = frozenset(DraftSource)
 FORCED = DraftSettings(ALL, longest=8, adaptive=False)
 TREE = DraftSettings(frozenset({DraftSource.TREE}), longest=8, adaptive=False)
-
-
-def prompt(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(6, 200, length).tolist()
 
 
 def guessing(harness: Harness, guess: Guess, longest: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
 
 from radix import Namespace
@@ -13,11 +12,8 @@ from runtime.errors import EngineFailed, InvalidRequest, QueueFull, RequestCance
 from runtime.events import DeltaEvent, Event, FinishReason, StartedEvent
 from runtime.models.loaded_model import LoadedModel
 from runtime.sampling.sampler import TokenSampler
-from tests.runtime.engine_harness import Harness, Reply, running
-
-
-def prompt(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(6, 200, length).tolist()
+from tests.runtime.engine_harness import Harness, Reply, prompt, running
+from tests.timing import eventually
 
 
 def test_the_next_turn_reuses_prompt_and_output_but_one(tiny: LoadedModel) -> None:
@@ -162,6 +158,7 @@ def test_end_token_ends_unless_ignored(tiny: LoadedModel) -> None:
 def test_logprobs_come_with_their_tokens(tiny: LoadedModel) -> None:
     with running(tiny) as harness:
         reply = harness.run(prompt(12), max_tokens=5, logprobs=True, top_logprobs=3)
+        assert len(reply.tokens) == 5
         for delta in reply.deltas():
             (entry,) = delta.logprobs
             assert entry.token_id == delta.token_ids[0] == entry.top[0][0]
@@ -270,6 +267,52 @@ def test_cancel_at_every_step_leaves_the_others_alone(tiny: LoadedModel) -> None
             retried = harness.run([*trunk, 30], max_tokens=12)
             harness.flush()
             assert harness.run([*trunk, 30], max_tokens=12).tokens == retried.tokens
+
+
+def test_what_is_cancelled_during_a_forward_pass_keeps_its_blocks_until_it_ends(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tiny) as harness:
+        runner, store = harness.engine._runner, harness.engine._store
+        run = runner.run
+        held: list[tuple[int, int]] = []
+
+        def cancel_inside(*step: Any) -> Any:
+            before = store.free_blocks
+            assert doomed.handle is not None
+            doomed.handle.cancel()
+            answer = run(*step)
+            held.append((before, store.free_blocks))
+            return answer
+
+        doomed = harness.submit(prompt(100), max_tokens=500)
+        assert eventually(lambda: bool(doomed.deltas()))
+        monkeypatch.setattr(runner, "run", cancel_inside)
+        doomed.wait()
+        assert isinstance(doomed.error, RequestCancelled)
+        assert held
+        assert all(before == after < store.num_blocks for before, after in held)
+        harness.check_idle()
+
+
+def test_what_waits_in_the_queue_does_not_lose_its_prefix_meanwhile(tiny: LoadedModel) -> None:
+    wanted, newer = prompt(100, 1), [prompt(112, seed) for seed in range(2, 6)]
+    with running(tiny, num_blocks=40, max_running=1, hold_back_s=0) as harness:
+        for tokens in (wanted, *newer):
+            harness.run(tokens, prefill_only=True)
+        waiting: list[Reply] = []
+
+        def meanwhile(reply: Reply, event: Event) -> None:
+            # On the engine's thread: first the other comes into the queue, then everything else is used after it.
+            if len(reply.events) == 4:
+                waiting.append(harness.submit([*wanted, 5], max_tokens=1))
+            elif len(reply.events) == 8:
+                for tokens in newer:
+                    harness.engine._store.refresh(tokens, harness.namespace)
+
+        harness.run(prompt(16, 9), max_tokens=300, on_event=meanwhile)
+        assert waiting[0].finished.usage.cached_tokens == 100
+        assert harness.check().evicted_tokens > 100
 
 
 def test_a_failing_forward_pass_loses_its_requests_and_nothing_else(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from contextlib import aclosing
 from typing import Any
 
@@ -21,6 +20,7 @@ from runtime.publishing.kv_events import KvEventHub, Snapshot
 from tests.runtime.engine_harness import WAIT_S, running
 from tests.runtime.event_consumers import Index, StreamIndex, cached_blocks
 from tests.runtime.services_harness import Server, generate, ids_prompt, prompt_of, refused, serving
+from tests.timing import eventually
 
 
 def held(server: Server) -> tuple[Index, int]:
@@ -163,10 +163,7 @@ def test_a_watcher_that_never_reads_holds_up_nobody(server: Server, tiny: Loaded
     assert hub is not None
     for one in (*deaf, stream):
         one.cancel()
-    deadline = time.monotonic() + WAIT_S
-    while hub._wakers and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert hub._wakers == [], "a watcher that left is still woken"
+    assert eventually(lambda: hub._wakers == []), "a watcher that left is still woken"
 
 
 def test_the_caller_is_answered_at_once(server: Server) -> None:

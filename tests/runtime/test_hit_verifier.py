@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from runtime.models.loaded_model import LoadedModel
 from runtime.models.loader import load_model
 from runtime.monitoring.verify_metrics import VerifyMetrics
 from tests.runtime.engine_harness import WAIT_S, Harness, running
+from tests.timing import eventually
 
 PROMPT = np.random.default_rng(4).integers(10, 250, 90).tolist()
 
@@ -35,10 +35,7 @@ def settled(harness: Harness) -> VerifyBooks:
     """The books, once nothing waits to be verified."""
     verifier = harness.engine.verifier
     assert verifier is not None
-    deadline = time.monotonic() + WAIT_S
-    while harness.engine.call(lambda _: verifier.pending).result(WAIT_S):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert eventually(lambda: not harness.engine.call(lambda _: verifier.pending).result(WAIT_S))
     return verifier.books
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import grpc
 import numpy as np
@@ -26,6 +25,7 @@ from tests.runtime.services_harness import (
     request,
     serving,
 )
+from tests.timing import eventually
 
 
 def test_the_books_agree_from_first_message_to_last_and_the_next_turn_hits(server: Server) -> None:
@@ -186,8 +186,7 @@ def test_a_full_queue_refuses_with_a_retry_hint(tiny: LoadedModel) -> None:
         running = small.inference.Generate(request(prompt_of(20, seed=20), 3000))
         next(running)
         waiting = small.inference.Generate(request(prompt_of(20, seed=21), 4))
-        while not small.stats().waiting_requests:
-            time.sleep(0.01)
+        assert eventually(lambda: small.stats().waiting_requests == 1)
         error = refused(lambda: small.inference.Generate(request(prompt_of(20, seed=22), 4)))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "max_queue" in error.details()

@@ -8,7 +8,6 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,7 +21,7 @@ from runtime.monitoring.step_clock import PARTS
 from runtime.publishing.publisher import PublisherStatus
 from runtime.retention.keeping import KeepingBooks
 from runtime.settings import BadConfig
-from tests.runtime.engine_harness import Harness, running
+from tests.runtime.engine_harness import Harness, prompt, running
 
 STATUS = PublisherStatus(up=True, lag_s=0.25, outages=2, rewrites=3, dropped_events=4, error="")
 
@@ -51,10 +50,6 @@ def server(harness: Harness) -> Iterator[MetricsServer]:
     serving = metrics.serve("127.0.0.1", 0)
     yield serving
     serving.close()
-
-
-def prompt(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(6, 200, length).tolist()
 
 
 def test_draft_tokens_are_told_apart_by_outcome(tiny: LoadedModel) -> None:

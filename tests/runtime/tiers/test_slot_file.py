@@ -80,7 +80,8 @@ def test_a_file_cut_at_any_length_opens(tmp_path: Path) -> None:
         write(file, slot, slot)
     file.close()
     whole = file.path.read_bytes()
-    for length in range(0, len(whole), 97):
+    found: set[int] = set()
+    for length in [*range(0, len(whole), 97), len(whole)]:
         file.path.write_bytes(whole[:length])
         file = SlotFile(tmp_path, OWNER, 10)
         out = np.empty(1000, dtype=np.uint8)
@@ -90,7 +91,9 @@ def test_a_file_cut_at_any_length_opens(tmp_path: Path) -> None:
             except BadBlock:
                 continue
             assert (out == payload(record.slot)).all()
+            found.add(record.slot)
         file.close()
+    assert found == {0, 1, 2}
 
 
 def test_two_runtimes_never_share_a_file(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from radix import Copy
 from radix.kv_bytes import HALVES, Half
 from runtime.errors import InvalidRequest
 from runtime.kv.block_bytes import BlockBytes, BlockIds
+from runtime.kv.huge_pages import ask_for_huge_pages
 from runtime.kv.packed_view import PackedView
 from runtime.kv.precision import DENSE, KVFormat, LayerShape
 
@@ -121,10 +122,9 @@ class KVPool:
         return self._filled((*size, dim), DENSE[self.format.at(shape.layer, half)], fill)
 
     def _filled(self, size: tuple[int, ...], dtype: torch.dtype, fill: float) -> torch.Tensor:
-        # Zeros come from untouched pages: a large pool costs memory only as it fills.
-        if fill == 0.0:
-            return torch.zeros(size, dtype=dtype, device=self.device)
-        return torch.full(size, fill, dtype=dtype, device=self.device)
+        empty = torch.empty(size, dtype=dtype, device=self.device)
+        ask_for_huge_pages(empty)
+        return empty.fill_(fill)
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Copy the first `tokens` slots of block `src` to block `dst`, in order, in every layer.

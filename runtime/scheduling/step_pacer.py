@@ -19,7 +19,7 @@ _KEPT = 0.97
 _PACE_HALF_LIFE_STEPS = 2
 _SCATTER_STEPS = 64
 # The next step is expected to have as many drafts as the last one, or this share of what was expected of that one.
-_DRAFTS_KEPT = 0.7
+_DRAFTS_KEPT = 0.9
 # Of the logarithm of a step's time, before the first one.
 _SCATTER_PRIOR = 0.15
 # Each observation counts half as much after so many others of its kind, since machines change their pace.

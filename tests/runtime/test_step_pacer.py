@@ -126,7 +126,7 @@ def test_what_drafts_cost_is_told_from_what_contexts_cost() -> None:
         drafted = 0 if step % 4 == 0 else int(random.integers(16, 32))
         shape = StepShape(rows=4, context=400 + 20 * step, draft_rows=drafted)
         pacer.stepped(shape, COST.seconds(shape) + draft_row_s * drafted)
-    for _ in range(20):
+    for _ in range(40):
         shape = StepShape(4, 6400, 100, prompt_pairs(2000, 100))
         pacer.stepped(shape, COST.seconds(shape))
     room = pacer.begin(StepShape(rows=4, context=6400))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_client.replay.optimum import KnownPrefixes, Stream, ideal_cached
@@ -21,6 +21,7 @@ def shared(a: list[int], b: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
+@settings(deadline=None)
 @given(st.lists(ids, max_size=20), ids)
 def test_longest_known_prefix_equals_a_search_through_all(members: list[list[int]], wanted: list[int]) -> None:
     known = KnownPrefixes()
@@ -39,6 +40,7 @@ def streams(draw: st.DrawFn) -> list[tuple[list[int], list[int], int, int | None
     return out
 
 
+@settings(deadline=None)
 @given(streams())
 def test_ideal_cached_equals_brute_force(calls: list[tuple[list[int], list[int], int, int | None]]) -> None:
     expected = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_client.prefixes import common_prefix
@@ -21,6 +21,7 @@ FORMS: dict[str, Callable[[list[int]], Sequence[Any]]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
+@settings(deadline=None)
 @given(
     shared=st.lists(st.integers(0, 2), max_size=40), one=st.lists(st.integers(0, 2)), other=st.lists(st.integers(0, 2))
 )

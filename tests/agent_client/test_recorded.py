@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_client.traces import Call, Fork, TraceError, TraceWriter, read_trace
@@ -75,6 +75,7 @@ prompts = texts | st.lists(texts.map(lambda t: {"role": "user", "content": t}), 
 latencies = st.none() | st.floats(0, 100)
 
 
+@settings(deadline=None)
 @given(st.lists(st.builds(Call, prompts, replies, latencies), min_size=1, max_size=5))
 def test_calls_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, calls: list[Call]) -> None:
     path = tmp_path_factory.mktemp("t") / "t.jsonl"

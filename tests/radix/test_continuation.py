@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radix import InvalidArgument, Namespace, PrefixStore, SequenceClosed
@@ -13,6 +13,7 @@ from tests.radix.store_writing import NS, cache, write
 Texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=8)
 
 
+@settings(deadline=None)
 @given(
     texts=Texts, prompt=st.lists(st.integers(0, 2), min_size=1, max_size=12), ahead=st.integers(0, 3), data=st.data()
 )

@@ -147,6 +147,7 @@ def test_any_token_trace_reaches_the_optimum_and_no_capacity_exceeds_it(
     assert run(trace, capacity, block_size).cached_tokens <= best
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), max_size=10)))
 def test_a_path_tree_knows_exactly_the_prefixes_that_it_was_shown(paths: list[list[int]]) -> None:
     tree = PathTree()

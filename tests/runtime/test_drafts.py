@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.drafting.drafts import LONGEST_MATCH, DraftSource, look_up
@@ -26,6 +26,7 @@ def by_brute_force(text: list[int], n: int, shortest: int) -> tuple[list[int], i
     return copy[len(text) :], best[1]
 
 
+@settings(deadline=None)
 @given(
     text=st.lists(st.integers(0, 3), min_size=1, max_size=60),
     n=st.integers(1, 20),

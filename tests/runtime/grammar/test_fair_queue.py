@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.grammar.fair_queue import FairQueue, QueueIsFull
@@ -68,6 +68,7 @@ def test_what_several_want_waits_for_the_first_of_their_turns() -> None:
     assert len(queue) == 2
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.sampled_from(["put", "take", "drop"]))))
 def test_nothing_is_lost_or_given_out_twice(steps: list[tuple[str, int, str]]) -> None:
     queue, waiting, running = FairQueue(5, each=2), set[str](), list[Hashable]()

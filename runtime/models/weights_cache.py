@@ -22,7 +22,7 @@ from runtime.errors import ModelNotFound
 log = logging.getLogger(__name__)
 
 # Part of the folder name: raise it when a conversion comes out differently, and old results are left alone.
-CONVERSION = 1
+CONVERSION = 2
 _STALE_S = 3600.0
 
 
@@ -119,10 +119,11 @@ def convert_gguf(path: Path, digest: str, dtype: torch.dtype) -> Path:
 
 
 def _convert(path: Path, dtype: torch.dtype, folder: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    _mend_pre_tokenizer(tokenizer, path)
+    from runtime.models.gguf_tokenizer import read_tokenizer
+
+    tokenizer = read_tokenizer(path)
     model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype)
     # The weights are plain tensors now; what the config still says about GGUF would be believed on the next load.
     if hasattr(model.config, "quantization_config"):
@@ -130,18 +131,3 @@ def _convert(path: Path, dtype: torch.dtype, folder: Path) -> None:
     model.hf_quantizer = None
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def _mend_pre_tokenizer(tokenizer: Any, path: Path) -> None:
-    """Split digits one by one where the file says so: transformers does not read how text is cut before merging."""
-    from gguf import GGUFReader
-    from tokenizers import pre_tokenizers
-
-    field = GGUFReader(str(path)).fields.get("tokenizer.ggml.pre")
-    if field is not None and field.contents() == "smollm":
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Digits(individual_digits=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-            ]
-        )

@@ -15,17 +15,18 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
 from tokenizers import pre_tokenizers
 
 from runtime.errors import ModelNotFound
-from runtime.models import weights_cache
+from runtime.models import gguf_tokenizer, weights_cache
 from runtime.models.fingerprint import file_digest
 from runtime.models.loader import load_model
 
 HIDDEN, MLP, LAYERS, HEADS, KV_HEADS, DIM = 32, 64, 2, 4, 2, 8
 
 
-def write_gguf(path: Path, *, pre: str = "smollm", seed: int = 0) -> Path:
+def write_gguf(path: Path, *, pre: str = "smollm", seed: int = 0, eos: int = 0) -> Path:
     """A llama of random weights whose tokens are the byte alphabet, as llama.cpp's converter writes it."""
     tokens = ["<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "ĠĠ", "ĊĊ"]
     random = np.random.default_rng(seed)
@@ -50,7 +51,7 @@ def write_gguf(path: Path, *, pre: str = "smollm", seed: int = 0) -> Path:
     writer.add_token_types([3] + [1] * (len(tokens) - 1))
     writer.add_token_merges(["Ġ Ġ", "Ċ Ċ"])
     writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
+    writer.add_eos_token_id(eos)
     writer.add_tensor("token_embd.weight", tensor(len(tokens), HIDDEN))
     writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
     for layer in range(LAYERS):
@@ -82,7 +83,7 @@ def test_a_gguf_file_is_converted_once(tmp_path: Path, cache: Path, monkeypatch:
     first = load_model(str(path), device="cpu")
     assert first.info.name == "tiny"
     assert first.info.context_length == 256
-    assert [folder.name for folder in cache.iterdir()] == [f"{file_digest(path)}-float32-v1"]
+    assert [folder.name for folder in cache.iterdir()] == [f"{file_digest(path)}-float32-v2"]
 
     def no_conversion(*_: Any) -> None:
         raise AssertionError("converted again")
@@ -114,6 +115,31 @@ def test_digits_are_cut_as_the_file_says(tmp_path: Path) -> None:
     assert smollm.decode(smollm("a  12 b").input_ids) == "a  12 b"
 
 
+def test_special_tokens_are_those_of_the_file(tmp_path: Path) -> None:
+    loaded = load_model(str(write_gguf(tmp_path / "tiny.gguf", eos=5)), device="cpu")
+    assert (loaded.tokenizer.bos_token_id, loaded.tokenizer.eos_token_id) == (0, 5)
+    assert loaded.info.eos_token_ids == (5,)
+
+
+def test_a_tokenizer_that_merges_is_made_of_its_tokens(tmp_path: Path) -> None:
+    """As Gemma's is where transformers takes it for another kind."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<turn>"]
+    tokens = [*special, "<name>", "  ", "▁", "a", "b", "▁a", "ab", "▁ab", "▁a▁", "aab"]
+    kinds = [3] * len(special) + [4, 4] + [1] * 8
+    gguf_tokenizer._merging(transformers.GemmaTokenizer(), tokens, kinds, add_bos=True).save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+
+    def cut(text: str) -> list[str]:
+        return tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids)
+
+    assert cut("ab a") == ["<bos>", "ab", "▁a"]
+    # The earlier token is joined first: what could have been `▁ab` is not.
+    assert cut(" aab") == ["<bos>", "▁a", "ab"]
+    assert cut("  a") == ["<bos>", "▁▁", "a"]
+    assert cut("<turn>a<name>") == ["<bos>", "<turn>", "a", "<name>"]
+    assert tokenizer.decode(tokenizer("<turn>ab  a<name>").input_ids, skip_special_tokens=True) == "ab  a<name>"
+
+
 def test_a_failed_conversion_leaves_nothing(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_gguf(tmp_path / "tiny.gguf")
     good = weights_cache._convert
@@ -133,7 +159,7 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, cache: Path, monkeyp
 _KILLED = """
 import sys, time
 from pathlib import Path
-from runtime.models import weights_cache
+from runtime.models import gguf_tokenizer, weights_cache
 weights_cache._convert = lambda source, dtype, folder: (
     (folder / "model.safetensors").write_bytes(b"half"), print("writing", flush=True), time.sleep(60))
 weights_cache.convert_gguf(Path(sys.argv[1]), sys.argv[2], __import__("torch").float32)

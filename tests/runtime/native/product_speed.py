@@ -1,12 +1,13 @@
-"""Forward passes with our own products and with oneDNN's, in one process and in turn.
+"""Forward passes with our own products, packed and in float32, and with oneDNN's, in one process and in turn.
 
-`python -m tests.runtime.native.product_speed`: two copies of SmolLM2 in float32, which differ in nothing else. To be
-run on a machine that has nothing else to do.
+`python -m tests.runtime.native.product_speed`: three copies of SmolLM2, which differ in nothing else. To be run on a
+machine that has nothing else to do. weights_speed.py has the products alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from statistics import median
 from unittest.mock import Mock, patch
@@ -18,6 +19,7 @@ from runtime.execution.model_runner import ModelRunner
 from runtime.models import packed_product
 from runtime.models.loader import load_model
 from runtime.native.compiler import NativeUnavailable
+from runtime.native.weights import SWITCH
 
 _BLOCK = 16
 _POOL_BLOCKS = 1400
@@ -36,10 +38,13 @@ _CASES = (
 )
 
 
-def runner(*, own: bool) -> ModelRunner:
-    """SmolLM2 with the products of one of the two."""
+def runner(*, own: bool, packed: bool = False) -> ModelRunner:
+    """SmolLM2 with our products or oneDNN's, and weights packed or in float32."""
     refuse = Mock(__name__="_native", side_effect=NativeUnavailable("oneDNN is to serve"))
-    with patch.object(packed_product, "_native", packed_product._native if own else refuse):
+    with (
+        patch.object(packed_product, "_native", packed_product._native if own else refuse),
+        patch.dict(os.environ, {SWITCH: "on" if packed else "off"}),
+    ):
         return ModelRunner(load_model("smollm2", dtype="float32"), _POOL_BLOCKS, _BLOCK)
 
 
@@ -69,7 +74,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rounds", type=int, default=4, help="turns of each; short passes get nine times as many")
     rounds = arguments.parse_args().rounds
-    runners = {"ours": runner(own=True), "oneDNN": runner(own=False)}
+    runners = {"packed": runner(own=True, packed=True), "float32": runner(own=True), "oneDNN": runner(own=False)}
     for name, sequences, tokens, before in _CASES:
         batch = items(sequences, tokens, before)
         short = tokens <= 16
@@ -78,8 +83,9 @@ def main() -> None:
             for which in list(runners)[:: 1 if turn % 2 else -1]:
                 took = [milliseconds(runners[which], batch) for _ in range(3 if short else 1)]
                 times[which] += took if turn >= 0 else []
-        ours, other = median(times["ours"]), median(times["oneDNN"])
-        print(f"{name:22} ours {ours:6.1f} ms  oneDNN {other:6.1f} ms  {ours / other:.2f}", flush=True)
+        took_ms = {which: median(times[which]) for which in runners}
+        told = "  ".join(f"{which} {ms:6.1f} ms" for which, ms in took_ms.items())
+        print(f"{name:22} {told}  packed / float32 {took_ms['packed'] / took_ms['float32']:.2f}", flush=True)
 
 
 if __name__ == "__main__":

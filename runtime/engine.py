@@ -219,7 +219,7 @@ class Engine:
                 log.exception("request %s could not be given up", request.job.request_id)
                 self._tell(request, FailedEvent(error))
         self._send()
-        self._notify()
+        _call_all(self.after_step, self._store)
 
     def _serve(self) -> None:
         while True:
@@ -240,7 +240,7 @@ class Engine:
             self._count_runs()
             self._send()
             self._clock.lap("stream")
-            self._notify()
+            _call_all(self.after_step, self._store)
             self._clock.lap("hooks")
             self._record_step()
 
@@ -464,8 +464,7 @@ class Engine:
         self._tell(request, event)
         record = request.record(outcome)
         self._gate.note_duration(record.timing.total_s)
-        for callback in self.on_finished:
-            callback(record)
+        _call_all(self.on_finished, record)
 
     def _tell(self, request: Request, event: Event) -> None:
         self._outgoing.setdefault(request, []).append(event)
@@ -479,15 +478,16 @@ class Engine:
                 request.cancelled = True
         self._outgoing.clear()
 
-    def _notify(self) -> None:
-        for hook in self.after_step:
-            try:
-                hook(self._store)
-            except Exception:
-                log.exception("a hook after the step failed")
-
     def _record_step(self) -> None:
         record = self._clock.take()
         if record is not None:
-            for callback in self.on_step:
-                callback(record)
+            _call_all(self.on_step, record)
+
+
+def _call_all(callbacks: list[Callable[[T], None]], value: T) -> None:
+    """Tell those who watch; one that fails keeps neither the others nor the engine from going on."""
+    for callback in callbacks:
+        try:
+            callback(value)
+        except Exception:
+            log.exception("one that watches the engine failed")

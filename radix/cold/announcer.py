@@ -7,7 +7,8 @@ a restart are told when somebody first asks for their namespace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from itertools import islice
 
 import numpy as np
 
@@ -23,26 +24,23 @@ class Announcer:
 
     Args:
         places: by the number of a tier, what its medium is called in events.
-        namespaces: those that were used so far; it grows.
+        namespaces: those that were used so far, in order; it grows.
     """
 
-    def __init__(self, index: ColdIndex, places: Mapping[int, Tier], namespaces: Set[Namespace]) -> None:
+    def __init__(self, index: ColdIndex, places: Mapping[int, Tier], namespaces: dict[Namespace, None]) -> None:
         self._index = index
         self._places = dict(places)
         self._namespaces = namespaces
-        self._seen: set[Namespace] = set()
         self._known: dict[bytes, Namespace] = {}
         self._events: list[BlockEvent] = []
         index.watcher = self._changed
 
     def take(self) -> list[BlockEvent]:
         """Return the events since the last call, in order."""
-        if len(self._seen) < len(self._namespaces):
-            for namespace in self._namespaces - self._seen:
-                scope = scope_of(namespace)
-                self._seen.add(namespace)
-                self._known[scope] = namespace
-                self._events += self._all(namespace, scope)
+        for namespace in islice(reversed(self._namespaces), len(self._namespaces) - len(self._known)):
+            scope = scope_of(namespace)
+            self._known[scope] = namespace
+            self._events += self._all(namespace, scope)
         events, self._events = self._events, []
         return events
 

@@ -60,7 +60,7 @@ class Demoter(PathDigests):
         # Whether what is trimmed now is evicted; what is flushed is forgotten.
         self.evicting = False
         # Of which blocks went down, or were asked for: a file may hold some of each.
-        self.namespaces: set[Namespace] = set()
+        self.namespaces: dict[Namespace, None] = {}
         self._out: list[Demotion] = []
 
     def take(self) -> list[Demotion]:
@@ -99,7 +99,7 @@ class Demoter(PathDigests):
         # A block that is cut inside stays with fewer tokens, and so goes down with all of them now.
         first, last = end // size, -(-node.end // size)
         namespace = self._namespace_of(node)
-        self.namespaces.add(namespace)
+        self.namespaces[namespace] = None
         scope = scope_of(namespace)
         digests = self.before(node, scope, first, last)
         tokens = token_bytes(tokens_of_path(node, first * size, node.end))

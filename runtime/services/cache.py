@@ -109,7 +109,7 @@ class CacheService(ExplanationCalls, LeaseCalls):
                     return [only]
                 seen = {Namespace(self._shared.info.fingerprint, caller.salt(None)), *store.namespaces}
                 if store.demoter is not None:
-                    seen |= store.demoter.namespaces
+                    seen |= store.demoter.namespaces.keys()
                 return [namespace for namespace in seen if caller.owns(namespace)]
 
             tokens, blocks = await flush(self._shared.engine, which)

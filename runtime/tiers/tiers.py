@@ -106,7 +106,7 @@ class Tiers:
                 places.append((replace(seq.namespace, salt=None), min(seq.length, seq.public_tokens)))
             for namespace, end in places:
                 self._backup.add(run.tokens[:end], namespace)
-                self._store.demoter.namespaces.add(namespace)
+                self._store.demoter.namespaces[namespace] = None
 
     def amend(self, verdict: Verdict, job: GenerateJob) -> Verdict:
         """Call cached what would be fetched."""

@@ -160,8 +160,10 @@ def test_a_flush_of_an_idle_engine_is_told_at_once(tiny: LoadedModel) -> None:
 def test_a_hook_that_fails_does_not_end_the_engine(tiny: LoadedModel) -> None:
     with running(tiny) as harness:
 
-        def broken(store: PrefixStore) -> None:
+        def broken(value: object) -> None:
             raise RuntimeError("broken")
 
-        harness.engine.after_step.append(broken)
+        for hooks in (harness.engine.after_step, harness.engine.on_step, harness.engine.on_finished):
+            hooks.insert(0, broken)
         assert len(harness.run(range(20), max_tokens=3).tokens) == 3
+        assert len(harness.run(range(30), max_tokens=3).tokens) == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from agent_client.gateway import check_listening, create_app, read_tenants
 from agent_client.gateway.explain_header import explanation
 from agent_client.gateway.failures import from_runtime
 from agent_client.verdicts import Divergence, Span, TemplateDrift, Verdict
+from tests.ports import free_port
 from tests.timing import eventually
 
 from .gateway_harness import error, frames, ok, serving_http
@@ -143,8 +143,7 @@ def test_tenants_by_key_share_nothing(toy: ToyRuntime, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_serves_at_loopback_until_a_signal(toy: ToyRuntime, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "agent_client", "gateway", "--runtime", toy.target, "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
 
@@ -176,8 +175,7 @@ def test_the_command_serves_https_and_speaks_tls_with_a_token_to_its_runtime(tmp
     issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
     (tmp_path / "token").write_text("secret\n")
     toy = ToyRuntime(tls=(issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "agent_client", "gateway", "--port", str(port)]
     command += ["--runtime", toy.target.replace("127.0.0.1", "localhost")]
     files = {"--tls-ca": "ca", "--token-file": "token", "--listen-cert": "cert", "--listen-key": "key"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,14 +9,14 @@ from contextlib import contextmanager
 
 import httpx
 
+from tests.ports import free_port
 from tests.timing import eventually
 
 
 @contextmanager
 def running_gateway(target: str, *flags: str) -> Iterator[str]:
     """Its base URL, without /v1."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "agent_client", "gateway", "--runtime", target, "--port", str(port), *flags]
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command) as process:

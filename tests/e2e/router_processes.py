@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from tests.ports import free_port
 from tests.timing import eventually
 
 _BRANCH = re.compile(r'^smg_cache_aware_policy_branch_total\{branch="(\w+)"\} (\d+)', re.MULTILINE)
@@ -57,7 +57,7 @@ class Router:
 @contextmanager
 def running_router(folder: Path, targets: Sequence[str], *flags: str) -> Iterator[Router]:
     """`smg launch` before these runtimes, ready to route to all of them by their KV events."""
-    port, metrics_port = _free_port(), _free_port()
+    port, metrics_port = free_port(), free_port()
     command = [sys.executable, "-m", "smg", "launch", "--policy", "cache_aware", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--prometheus-port", str(metrics_port), "--prometheus-host", "127.0.0.1"]
     command += ["--worker-urls", *(f"grpc://{target}" for target in targets), *flags]
@@ -81,8 +81,3 @@ def running_router(folder: Path, targets: Sequence[str], *flags: str) -> Iterato
     finally:
         process.terminate()
         process.wait(30)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from agent_client import BlocksStored, RadixClient
+from tests.ports import free_port
 from tests.runtime.event_consumers import ZmqIndex
 
 from .conftest import RunningServer, ids, running_server
@@ -26,9 +26,7 @@ WAIT_S = 60.0
 
 
 def free_address() -> str:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_port()}"
 
 
 def traffic(server: RunningServer, seed: int, calls: int = 6) -> None:

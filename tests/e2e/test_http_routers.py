@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from agent_client import RadixClient
+from tests.ports import free_port
 from tests.timing import eventually
 
 from .conftest import RunningServer, running_server
@@ -30,10 +30,7 @@ ROUTERS = {"vllm_router": "vllm_router.launch_router", "sglang_router": "sglang_
 @contextmanager
 def http_router(name: str, folder: Path, *urls: str) -> Iterator[Router]:
     """The router, ready to route to these gateways."""
-    ports = []
-    for _ in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            ports.append(str(free.getsockname()[1]))
+    ports = [str(free_port()) for _ in range(2)]
     command = [sys.executable, "-m", ROUTERS[name], "--policy", "cache_aware", "--worker-urls", *urls]
     command += ["--host", "127.0.0.1", "--port", ports[0], "--prometheus-port", ports[1]]
     with (folder / "router.log").open("ab") as log:

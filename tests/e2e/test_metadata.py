@@ -21,7 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent_client import RadixClient
 from radix.inspect import read_runtimes
 from radix.metadata_client import connect
-from runtime.publishing.embedded_redis import EmbeddedRedis, _free_port
+from runtime.publishing.embedded_redis import EmbeddedRedis
+from tests.ports import free_port
 from tests.timing import eventually
 
 pytestmark = pytest.mark.e2e
@@ -87,7 +88,7 @@ def scrape(url: str) -> dict[str, float]:
 
 
 def test_redis_killed_and_restarted_under_load(start_server: Callable[..., Any]) -> None:
-    port = _free_port()
+    port = free_port()
     first, second = EmbeddedRedis(port), EmbeddedRedis(port)
     first.start()
     server = start_server("--redis", first.url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from radixloop.v1 import cache_pb2, cache_pb2_grpc, common_pb2, inference_pb2, inference_pb2_grpc
 
+from tests.ports import free_port
 from tests.timing import eventually
 
 pytestmark = pytest.mark.e2e
@@ -176,12 +176,6 @@ def test_pings_every_second_through_a_long_silence(start_server: Callable[..., A
         assert all(token_count(call) == 4000 for call in queue)
         assert time.monotonic() - begun > 5, "too short a silence to prove anything"
     assert server.stop() == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_drain_kill_and_restart_on_one_port(start_server: Callable[..., Any], tiny_model: Path) -> None:

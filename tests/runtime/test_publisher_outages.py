@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from radix.metadata_client import connect, living_runtimes
 from radix.metadata_schema import RUNTIMES_KEY, RuntimeKeys
 from runtime.publishing.embedded_redis import EmbeddedRedis
 from runtime.publishing.publisher import Description
+from tests.ports import free_port
 from tests.runtime.publisher_harness import (
     INTERVAL_S,
     LEASE_S,
@@ -208,9 +208,7 @@ def test_a_restart_under_the_same_id_takes_over_and_the_old_process_gives_way(
 
 
 def test_starts_without_redis_and_waits_for_it(store: LockedStore, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     store.put([1, 2, 3])
     publisher = make_publisher(f"redis://127.0.0.1:{port}", store)
     publisher.start()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,9 +12,10 @@ from runtime.kv.kv_pool import KVPool
 from runtime.kv.precision import KVFormat, LayerShape
 from runtime.kv.rotation import rotate, rotate_by_sums
 from runtime.kv.writing import TorchWriter, make_writer, native_obstacle
-from runtime.native import NativeUnavailable, kv_writer, library
+from runtime.native import NativeUnavailable, kv_writer
 from runtime.native.kv_writer import MOST_DIM, NativeWriter
 from runtime.native.records import kept
+from tests.runtime.native.builds import build
 
 BUILDS = {
     "this CPU": ["-march=native", "-O3", "-ffp-contract=fast"],
@@ -30,17 +28,9 @@ TOKENS = 37
 
 
 @pytest.fixture(scope="module", params=BUILDS, autouse=True)
-def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def writers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Writers of this module load the kernel as compiled for one kind of CPU."""
-    source = Path(library.__file__).with_name("pack.c")
-    out = tmp_path_factory.mktemp("build") / "pack.so"
-    flags = ["-std=gnu11", "-fPIC", "-shared", *BUILDS[request.param]]
-    done = subprocess.run(["cc", *flags, str(source), "-o", str(out), "-lm"], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no compiler for it here: {done.stderr[:200]!r}")
-    built = ctypes.CDLL(str(out))
-    built.use_threads.argtypes = (ctypes.c_void_p,)
-    built.use_threads(library._parallel_region())
+    built = build("pack", BUILDS[request.param], tmp_path_factory.mktemp("build"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kv_writer, "load_library", lambda name: built)
         yield

@@ -20,6 +20,8 @@ _LEAST_GAIN = 1.03
 # up, in steps.
 _TRIAL_SHARE = 0.004
 _TRIALS_SAVED = 1.0
+# What a trial costs at least, in steps: noise may have made a row look free, and one step in twelve says enough.
+_LEAST_TRIAL_COST = 0.05
 # What a row beside a prompt chunk costs, in tokens of decoding, until both were measured.
 _FIRST_ROW_COST = 0.3
 
@@ -107,8 +109,8 @@ class DraftControl:
     def _trial(self, batch: int) -> int:
         """One row against expectation, whenever its cost has been saved up: what did not pay may pay by now."""
         self._trial_credit = min(_TRIALS_SAVED, self._trial_credit + _TRIAL_SHARE)
-        cost = self.costs.ratio(batch, 1) - 1
+        cost = max(_LEAST_TRIAL_COST, self.costs.ratio(batch, 1) - 1)
         if self._trial_credit < cost:
             return 0
-        self._trial_credit -= max(0.0, cost)
+        self._trial_credit -= cost
         return 1

@@ -119,6 +119,20 @@ def test_it_starts_again_when_drafts_begin_to_hold() -> None:
     assert drafted > 1500 * LENGTH / 2
 
 
+def test_drafts_that_never_hold_are_tried_seldom_although_rows_look_free() -> None:
+    control = DraftControl()
+    record = RunRecord(greedy=True)
+    tried = 0
+    for step in range(500):
+        (length,) = control.lengths([(record, draft())], 1, room=8)
+        if length:
+            control.verified(record, draft(), 1, 0)
+        # The machine paused in the steps without drafts.
+        control.costs.decoded("one", 1, length, 0.02 if length else 0.03)
+        tried += length if step >= 100 else 0
+    assert tried <= 400 * 0.1
+
+
 @pytest.mark.parametrize("room", [0, 1, 3])
 def test_the_room_is_a_limit(room: int) -> None:
     drafts = [(RunRecord(greedy=True), draft()) for _ in range(3)]

@@ -35,6 +35,8 @@ READING = 8
 TASKS_PER_THREAD = 4
 # Pieces are cut finer until the last thread is done in so many times the time that would do if all were as soon.
 MAX_LATE = 1.04
+# Pieces that are cut finer at most: looking for them takes time as well.
+MOST_FINER = 4
 
 Ints = npt.NDArray[np.int32]
 
@@ -206,7 +208,7 @@ class _Cutter:
             id(piece): self._cut(piece, math.ceil(cost / limit - 0.25))
             for (piece, _, _), cost in zip(pieces, costs, strict=True)
         }
-        for _ in by_id:
+        for _ in range(MOST_FINER):
             shares = [
                 (cost * (high - low) / (piece.high - piece.low), id(piece))
                 for (piece, _, _), cost in zip(pieces, costs, strict=True)

@@ -17,6 +17,7 @@ def bench(
     dtype: Annotated[str, typer.Option(metavar="DTYPE", help="As for serve.")] = "auto",
     device: Annotated[str, typer.Option(metavar="DEVICE", help="As for serve.")] = "auto",
     attention: Annotated[str, typer.Option(metavar="NAME", help="As for serve.")] = "auto",
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="As for serve: what equal bits cost.")] = False,
     pool: Annotated[str, typer.Option(metavar="TOKENS", help="Size of the KV pool.")] = "100k",
     context: Annotated[str, typer.Option(metavar="TOKENS", help="Tokens before the decoded ones.")] = "2048",
     batches: Annotated[str, typer.Option(metavar="N,N,...", help="Decode batch sizes.")] = "1,2,4,8,16",
@@ -31,7 +32,7 @@ def bench(
 
     The pool is full of agents' histories, all books are kept and every stream is read, as when serving; only the
     network is left out. Decode is measured with contexts of their own and with contexts that share all but their
-    last tokens. With the default model on two cores it takes about a minute and a half.
+    last tokens. With the default model on two cores it takes less than a minute.
 
     Examples:
 
@@ -56,7 +57,7 @@ def bench(
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task(f"loading {model}", total=1.0)
-            loaded = load_model(model, dtype=dtype, device=device, attention=attention)
+            loaded = load_model(model, dtype=dtype, device=device, attention=attention, deterministic=deterministic)
             result = run(
                 loaded,
                 BenchConfig(**config),

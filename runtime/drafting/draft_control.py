@@ -22,6 +22,8 @@ _TRIAL_SHARE = 0.004
 _TRIALS_SAVED = 1.0
 # What a trial costs at least, in steps: noise may have made a row look free, and one step in twelve says enough.
 _LEAST_TRIAL_COST = 0.05
+# A token that is less likely pays nowhere, and is not looked at: hopeless drafts are to cost next to no thought either.
+_LEAST_LIKELY = 0.02
 # What a row beside a prompt chunk costs, in tokens of decoding, until both were measured.
 _FIRST_ROW_COST = 0.3
 
@@ -61,12 +63,14 @@ class DraftControl:
             beside_prompt: whether the step computes tokens of prompts too.
         """
         lengths = [0] * len(drafts)
-        chances = [self.chance(record, draft) for record, draft in drafts]
-        steps = [
-            (chance**place, i)
-            for i, ((_, draft), chance) in enumerate(zip(drafts, chances, strict=True))
-            for place in range(1, len(draft.tokens) + 1)
-        ]
+        steps: list[tuple[float, int]] = []
+        for i, (record, draft) in enumerate(drafts):
+            likely = chance = self.chance(record, draft)
+            for _ in range(len(draft.tokens)):
+                steps.append((likely, i))
+                likely *= chance
+                if likely < _LEAST_LIKELY:
+                    break
         # Likeliest first; those of one draft stay in their order, since each is less likely than the one before it.
         steps.sort(key=lambda step: -step[0])
         steps = steps[:room]

@@ -115,15 +115,15 @@ class GrammarCompiler:
             self._wait_for_turn(caller, spec)
         except QueueIsFull:
             raise self._full() from None
-        if self._at_work < WORKERS:
-            self._at_work += 1
-            self._threads.submit(self._work)
         return Future()
 
     def _wait_for_turn(self, caller: Hashable, spec: GrammarSpec) -> None:
         pushed_out = self._queue.put(caller, spec.digest)
         if pushed_out is not None:
             self._pending.pop(pushed_out).future.set_exception(self._full())
+        if self._at_work < WORKERS:
+            self._at_work += 1
+            self._threads.submit(self._work)
 
     def _full(self) -> CompilerBusy:
         return CompilerBusy(f"{self._queue.limit} grammars wait to be compiled, which is the limit")

@@ -121,6 +121,21 @@ def test_one_callers_grammars_hold_up_nobody_elses(
     assert len(compile_service._queue) == 0
 
 
+def test_who_asks_for_what_waits_for_anothers_turn_has_a_process_that_idles(
+    compile_service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = hold_up_strangers(compile_service, monkeypatch, "slow")
+    slow = [compile_service.compiled(regex(f"slow{count}"), "one") for count in range(WORKERS_EACH)]
+    shared = compile_service.compiled(regex("common"), "one")
+    # The third has looked, and found nothing that it may begin.
+    assert eventually(lambda: compile_service._at_work == WORKERS_EACH)
+    assert compile_service.compiled(regex("common"), "another") is shared
+    # Before the others give up waiting.
+    assert accepts(shared.result(30), b"common")
+    go.set()
+    wait(slow, 60)
+
+
 def hold_up_strangers(service: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, which: str = "") -> Event:
     """Let the compilations of texts that begin with `which` wait for an event; no process is started."""
     go, library = Event(), service.library

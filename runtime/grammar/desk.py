@@ -75,7 +75,7 @@ class GrammarDesk:
             rules = await self.constrain(text, sampling, payer)
             return replace(rules, reader=TextOnly if plain else lambda: HeldCalls(bare=False))
         form = await asyncio.to_thread(self._form)
-        field = "prompt.chat.tools" if text is None else text.field
+        field = "prompt.chat.tools" if text is None or tools.required else text.field
         try:
             rules = await self._under(tools.spec(form, text), field, sampling, payer)
         except InvalidRequest:

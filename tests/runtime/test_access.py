@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from radixloop.v1 import cache_pb2, common_pb2, events_pb2, inference_pb2, sessions_pb2
 
 from agent_client import Access, InvalidArgument, NotFound, PermissionDenied, RadixClient, Unauthenticated
+from agent_client.generate_options import GenerateOptions
 from runtime.access.key_guard import _LOOK_EVERY_S, KeyFile
+from runtime.grammar import GrammarCompiler, GrammarSpec
+from runtime.grammar.interface import CompiledGrammar
 from runtime.models.loaded_model import LoadedModel
 from runtime.settings import BadConfig
 from tests.runtime.services_harness import Server, generate, prompt_of, refused, request, serving
@@ -191,6 +195,23 @@ def test_a_key_says_which_priorities_its_holder_may_name(guarded: Server, caller
             client.generate(PROMPT, max_tokens=1, priority=101)
     for lease in boss.leases().leases:
         boss.release_lease(lease.id)
+
+
+def test_a_grammar_takes_its_tenants_turn_whoever_asks_for_it(
+    callers: dict[str, RadixClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[Hashable] = []
+    compiled = GrammarCompiler.compiled
+
+    def noted(compiler: GrammarCompiler, spec: GrammarSpec, caller: Hashable = None) -> Future[CompiledGrammar]:
+        turns.append(caller)
+        return compiled(compiler, spec, caller)
+
+    monkeypatch.setattr(GrammarCompiler, "compiled", noted)
+    for who, salt in (("ana", None), ("ana", "s"), ("*", None), ("*", "bob"), ("*", '["bob", "s"]')):
+        with_salt: GenerateOptions = {} if salt is None else {"salt": salt}
+        callers[who].generate(PROMPT, max_tokens=1, choice=["yes", "no"], **with_salt)
+    assert turns == ["ana", "ana", None, "bob", "bob"]
 
 
 def test_what_is_about_all_tenants_takes_an_operators_key(guarded: Server, callers: dict[str, RadixClient]) -> None:

@@ -227,6 +227,9 @@ def test_what_a_tool_that_is_not_strict_asks_for_is_a_wish(server: Server, monke
     error = refused(lambda: ask(server, promise, tool_choice=choice("REQUIRED")))
     assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "compiled it is too large" in error.details()
+    # What a text would have to be says nothing of calls.
+    error = refused(lambda: ask(server, promise, tool_choice=choice("REQUIRED"), regex="a"))
+    assert error.details().startswith("prompt.chat.tools is ")
 
 
 SHORT = {"type": "string", "maxLength": 3}

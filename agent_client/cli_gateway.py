@@ -49,7 +49,8 @@ def gateway(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Lines of TENANT KEY; each tenant has a cache of its own, and whoever has no key is refused.",
+            help="Lines of TENANT KEY or TENANT KEY priority=N; each tenant has a cache of its own, and whoever has no "
+            "key is refused.",
             show_default="everybody is let in",
             rich_help_panel=LISTEN,
         ),

@@ -89,8 +89,8 @@ class ServeConfig(BaseModel):
     keys: Path | None = setting(
         None,
         LISTEN,
-        "Lines of TENANT KEY, read again when they change. Every call brings a key; a tenant has a cache of its own "
-        "and sees nothing of others; * is an operator's key, which may name every namespace. Health takes no key.",
+        "Lines of TENANT KEY or TENANT KEY priority=N, read again when they change: every call brings a key. A tenant "
+        "has its own cache and sees nothing of others; * is an operator's key: it names every namespace.",
         metavar="FILE",
     )
     insecure: bool = setting(

@@ -32,7 +32,7 @@ class GenerateJob:
         tokens: int32[n], n >= 1, the whole prompt.
         bypass_cache: neither read from the cache nor add to it.
         public_tokens: so many leading tokens may be shared with every salt of the namespace.
-        priority: for the eviction policy of that name.
+        priority: for the order and the eviction policy of that name.
         prefill_only: compute the prompt's KV and generate nothing.
         program: what the call belongs to, by any name: calls of one program share its turn (`scheduling_order`).
             None makes the call a program of its own, which attained what is cached of its prompt when it comes.

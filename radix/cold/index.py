@@ -152,13 +152,23 @@ class ColdIndex:
         same.keep_until = max(same.keep_until, keep_until)
         for entry in shorter:
             self.forget(entry)
+        if spare:
+            self.tiers[tier].coming.add(same)
+        else:
+            self._no_spare(same)
         same.slots[tier] = self.tiers[tier].take(scope)
         same.busy[tier] += 1
         return same
 
+    def _no_spare(self, entry: Entry) -> None:
+        """Copies that are under way are no spares of the device's any more."""
+        for tier in self.tiers:
+            tier.coming.discard(entry)
+
     def _device_lost(self, entry: Entry, keep_until: float) -> None:
         """What was a spare of the device's own is not any more; it was used as lately as what leaves the device."""
         entry.keep_until = max(entry.keep_until, keep_until)
+        self._no_spare(entry)
         for t, tier in enumerate(self.tiers):
             if entry.is_ready(t):
                 tier.queue(entry, spare=False)
@@ -184,14 +194,22 @@ class ColdIndex:
         return entry
 
     def landed(self, entry: Entry, tier: int, *, ok: bool = True, spare: bool = False, first: bool = False) -> None:
-        """A copy into an entry's slot ended. `first`: nobody is going to miss it. `spare`: the device has it too."""
+        """A copy into an entry's slot ended.
+
+        Args:
+            first: nobody is going to miss it.
+            spare: the device had it too when the copy was asked for, or a nearer tier has it.
+        """
+        at = self.tiers[tier]
+        spare = spare and (entry in at.coming or 0 <= entry.fastest < tier)
+        at.coming.discard(entry)
         entry.busy[tier] -= 1
-        if entry.dead or not ok or self.tiers[tier].retired:
+        if entry.dead or not ok or at.retired:
             self._drop(entry, tier)
             return
         entry.ready |= 1 << tier
         self._changed(entry, tier)
-        self.tiers[tier].queue(entry, spare=spare, first=first)
+        at.queue(entry, spare=spare, first=first)
         for t in range(tier + 1, len(self.tiers)):
             if entry.is_ready(t):
                 self.tiers[t].queue(entry, spare=True)
@@ -268,9 +286,9 @@ class ColdIndex:
 
     def touch(self, entry: Entry) -> None:
         """An entry would have been used, had it been worth it."""
-        tier = entry.fastest
-        if entry in self.tiers[tier].primary:
-            self.tiers[tier].primary.move_to_end(entry)
+        tier = self.tiers[entry.fastest]
+        if entry in tier.primary:
+            tier.queue(entry, spare=False)
 
     # Going
 
@@ -303,16 +321,12 @@ class ColdIndex:
         at.retired = True
         self._choose_targets()
         for entry in [*at.primary, *at.spare]:
-            self._drop(entry, tier)
-            at.lost += entry.dead
+            self._evict(entry, tier)
 
     def set_quota(self, namespace: Namespace, share: float | None) -> None:
         """Let a namespace take at most this share of each tier; None lifts the limit."""
         for tier in self.tiers:
-            if share is None:
-                tier.limits.pop(scope_of(namespace), None)
-            else:
-                tier.limits[scope_of(namespace)] = max(1, int(share * tier.capacity))
+            tier.limit(scope_of(namespace), None if share is None else max(1, int(share * tier.capacity)))
 
     def _has_room(self, tier: int, scope: bytes, *, may_evict: bool, spare: bool = False) -> bool:
         at = self.tiers[tier]
@@ -327,8 +341,11 @@ class ColdIndex:
         return True
 
     def _evict(self, entry: Entry, tier: int) -> None:
+        at = self.tiers[tier]
+        # What is spare and in no other tier the device has.
+        spare = entry in at.spare
         self._drop(entry, tier)
-        self.tiers[tier].lost += entry.dead
+        at.lost += entry.dead and not spare
 
     def _drop(self, entry: Entry, tier: int) -> None:
         at = self.tiers[tier]

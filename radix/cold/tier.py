@@ -12,6 +12,26 @@ from radix.errors import InvalidArgument
 _LEASES_PASSED = 64
 
 
+class _Orders:
+    """Entries, those that are spare apart, each kind the least recently used first."""
+
+    def __init__(self) -> None:
+        self.primary: OrderedDict[Entry, None] = OrderedDict()
+        self.spare: OrderedDict[Entry, None] = OrderedDict()
+
+    def add(self, entry: Entry, *, spare: bool, first: bool) -> None:
+        order = self.spare if spare else self.primary
+        order[entry] = None
+        if first:
+            order.move_to_end(entry, last=False)
+
+    def remove(self, entry: Entry) -> None:
+        if entry in self.primary:
+            del self.primary[entry]
+        else:
+            self.spare.pop(entry, None)
+
+
 class ColdTier:
     """Slots of one block each.
 
@@ -40,10 +60,14 @@ class ColdTier:
         self._free: list[int] = []
         self._fresh = 0
         self.used = 0
-        self.primary: OrderedDict[Entry, None] = OrderedDict()
-        self.spare: OrderedDict[Entry, None] = OrderedDict()
+        self._all = _Orders()
+        self.primary, self.spare = self._all.primary, self._all.spare
+        # Copies of what the device has that are under way. It may lose a block before its copy is there.
+        self.coming: set[Entry] = set()
         self.by_scope: Counter[bytes] = Counter()
-        self.limits: dict[bytes, int] = {}
+        self._limits: dict[bytes, int] = {}
+        # A namespace that is limited makes room among its own, which may be few of very many.
+        self._own: dict[bytes, _Orders] = {}
         # Entries that went and are nowhere else.
         self.lost = 0
         # It failed for good.
@@ -79,35 +103,48 @@ class ColdTier:
     def queue(self, entry: Entry, *, spare: bool, first: bool = False) -> None:
         """Let an entry go last of its kind, or first."""
         self.unqueue(entry)
-        order = self.spare if spare else self.primary
-        order[entry] = None
-        if first:
-            order.move_to_end(entry, last=False)
+        self._all.add(entry, spare=spare, first=first)
+        own = self._own.get(entry.scope)
+        if own is not None:
+            own.add(entry, spare=spare, first=first)
 
     def unqueue(self, entry: Entry) -> None:
-        if entry in self.primary:
-            del self.primary[entry]
-        else:
-            self.spare.pop(entry, None)
+        self._all.remove(entry)
+        own = self._own.get(entry.scope)
+        if own is not None:
+            own.remove(entry)
+
+    def limit(self, scope: bytes, slots: int | None) -> None:
+        """Let a namespace use at most so many slots; None lifts the limit."""
+        if slots is None:
+            self._limits.pop(scope, None)
+            self._own.pop(scope, None)
+            return
+        self._limits[scope] = slots
+        if scope not in self._own:
+            own = self._own[scope] = _Orders()
+            own.primary.update((entry, None) for entry in self.primary if entry.scope == scope)
+            own.spare.update((entry, None) for entry in self.spare if entry.scope == scope)
 
     def full_for(self, scope: bytes) -> bool:
         """Whether a namespace has used up what it may have here."""
-        limit = self.limits.get(scope)
+        limit = self._limits.get(scope)
         return limit is not None and self.by_scope[scope] >= limit
 
     @property
     def wants_spares(self) -> bool:
-        """Whether it holds so few spares that another, and those that are on their way, are kept too."""
-        return 2 * len(self.spare) < self._spares_kept
+        """Whether it holds so few spares, with those that are on their way, that another is kept too."""
+        return 2 * (len(self.spare) + len(self.coming)) < self._spares_kept
 
     def victim(self, tier: int, now: float, scope: bytes | None = None) -> Entry | None:
-        """Return the entry that should go first and that no copy touches; of one scope, if it is given."""
+        """Return the entry that should go first and that no copy touches; of one limited namespace, if it is given."""
         passed: list[Entry] = []
         found = None
+        orders = self._all if scope is None else self._own[scope]
         keep = len(self.spare) <= self._spares_kept
-        for order in (self.primary, self.spare) if keep else (self.spare, self.primary):
+        for order in (orders.primary, orders.spare) if keep else (orders.spare, orders.primary):
             for entry in order:
-                if entry.busy[tier] or (scope is not None and entry.scope != scope):
+                if entry.busy[tier]:
                     continue
                 if entry.keep_until > now and len(passed) < _LEASES_PASSED:
                     passed.append(entry)
@@ -119,12 +156,11 @@ class ColdTier:
         if found is None:
             return passed[0] if passed else None
         for entry in passed:
-            order = self.spare if entry in self.spare else self.primary
-            order.move_to_end(entry)
+            self.queue(entry, spare=entry in self.spare)
         return found
 
     def check(self, held: Collection[int]) -> None:
-        """Raise AssertionError unless every slot is either free or one of `held`."""
+        """Raise AssertionError unless every slot is either free or one of `held`, and the orders agree."""
         free = {*self._free, *range(self._fresh, self.capacity)}
         if len(free) != len(self._free) + self.capacity - self._fresh or not free.isdisjoint(held):
             raise AssertionError(f"{self.name}: a slot is free twice, or free and held")
@@ -132,3 +168,7 @@ class ColdTier:
             raise AssertionError(
                 f"{self.name}: {len(free)} free + {len(held)} held != {self.capacity}, {self.used} used"
             )
+        for scope, own in self._own.items():
+            for order, mine in ((self.primary, own.primary), (self.spare, own.spare)):
+                if [entry for entry in order if entry.scope == scope] != list(mine):
+                    raise AssertionError(f"{self.name}: the order of a limited namespace is another than the tier's")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Storage:
         self.pool = pool
         self.tiers = tuple(tiers)
         self._accelerated = pool.device.type == "cuda"
+        self._threads = threading.local()
         # Of what is kept, where that is not the pool's own.
         self.kv_dtype = pool.kept.name if isinstance(pool, NarrowPool) else ""
         self.files = {t: behind for t, behind in enumerate(tiers) if isinstance(behind, SlotFile)}
@@ -62,11 +64,17 @@ class Storage:
         if ready is None:
             yield
             return
-        stream = torch.cuda.Stream(self.pool.device)  # type: ignore[no-untyped-call]
+        # One for each thread: of what was freed torch keeps some for every stream that ever used memory.
+        stream: torch.cuda.Stream | None = getattr(self._threads, "stream", None)
+        if stream is None:
+            stream = self._threads.stream = torch.cuda.Stream(self.pool.device)  # type: ignore[no-untyped-call]
         stream.wait_event(ready)
-        with torch.cuda.stream(stream):
-            yield
-        stream.synchronize()
+        try:
+            with torch.cuda.stream(stream):
+                yield
+        finally:
+            # Also where only some of it was asked for: the blocks are about to be anybody's.
+            stream.synchronize()
 
     def export(self, job: Job, blocks: Sequence[int], ready: torch.cuda.Event | None) -> torch.Tensor:
         """Read blocks of the device: uint8 `[len(blocks), block_bytes]` in memory. Raises GivenUp."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,25 @@ def test_a_full_disk_has_what_was_used_last_too_and_every_block_is_written_once(
         reply = harness.run(hot[0], max_tokens=6)
         assert reply.tokens == want[0]
         assert reply.started.usage.disk_tokens >= 60 - SIZE
+
+
+def test_a_slow_disk_takes_nothing_for_a_spare_that_has_left_the_pool(
+    tmp_path: Path, tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may = threading.Event()
+    write = SlotFile.write
+
+    def held_up(file: SlotFile, *record: Any) -> None:
+        may.wait()
+        write(file, *record)
+
+    monkeypatch.setattr(SlotFile, "write", held_up)
+    with tiered(tiny, disk(tmp_path), num_blocks=30) as harness:
+        for tokens in prompts(6):
+            harness.run(tokens, max_tokens=6)
+        may.set()
+        settle(harness)
+        # Six times eight blocks and a half went through a pool of thirty.
+        tier = harness.engine.tiers.index.tiers[0]
+        assert tier.used > 40
+        assert len(tier.spare) <= 30

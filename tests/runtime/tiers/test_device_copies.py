@@ -109,7 +109,17 @@ def test_copies_wait_for_the_engine_and_end_before_they_are_told(monkeypatch: py
     recorded.calls.clear()
     copies = [BlockCopy(Entry(b"", b"", b"", 1), block, slot) for block, slot in ((2, 3), (4, 0))]
     assert storage.copy_in(job, copies, 0, ready) == ([True, True], None)
-    assert [call[0] for call in recorded.calls] == ["stream", "wait", "enter", "import", "leave", "synchronize"]
+    # On the stream that this thread has by now.
+    assert [call[0] for call in recorded.calls] == ["wait", "enter", "import", "leave", "synchronize"]
     found = torch.empty_like(wanted)
     pool.export_blocks(np.array([2, 4]), found)
     assert torch.equal(found, wanted)
+
+    def failing(*_: Any) -> None:
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr(pool, "import_blocks", failing)
+    recorded.calls.clear()
+    with pytest.raises(RuntimeError, match="no memory"):
+        storage.copy_in(job, copies, 0, ready)
+    assert recorded.calls[-1] == ("synchronize",)

@@ -15,7 +15,7 @@ from runtime.tiers import tiers
 from runtime.tiers.metrics import TierMetrics
 from runtime.tiers.settings import TierSettings
 from runtime.tiers.slot_file import SlotFile
-from tests.runtime.tiers.harness import MIB, SIZE, expected, prompts, tiered
+from tests.runtime.tiers.harness import MIB, SIZE, expected, prompts, settle, tiered
 
 
 @pytest.mark.parametrize("kind", ["host", "disk", "both", "small host"])
@@ -82,6 +82,19 @@ def test_a_rotten_file_is_a_miss(tmp_path: Path, tiny: LoadedModel) -> None:
         reply = harness.run(work[0], max_tokens=6)
         assert reply.tokens == want[0]
         assert reply.started.usage.cached_tokens == 0
+
+
+def test_memory_that_changed_is_a_miss(tiny: LoadedModel) -> None:
+    work = prompts(6)
+    want = expected(tiny, work)
+    with tiered(tiny, TierSettings(host_bytes=MIB)) as harness:
+        for tokens in work:
+            harness.run(tokens, max_tokens=6)
+        settle(harness)
+        rows = harness.engine.tiers._storage.tiers[0].rows
+        harness.engine.call(lambda store: rows.bitwise_xor_(1)).result()
+        assert [harness.run(tokens, max_tokens=6).tokens for tokens in work] == want
+        assert harness.engine.tiers.books().tiers[0].failed_blocks > 0
 
 
 def test_cancels_and_a_disk_that_fails_lose_no_block_and_change_no_answer(

@@ -50,7 +50,9 @@ def test_what_is_fetched_is_explained_before_and_told_after(tiny: LoadedModel, m
             labels = {"tier": tier}
             registry = server.runtime._metrics.registry
             assert registry.get_sample_value("radixloop_prefix_cache_tier_hits_tokens_total", labels) == tokens
-        told = describe(server.runtime._shared, server.target)["counters"]
+        description = describe(server.runtime._shared, server.target)
+        assert description["runtime"]["kv_dtype"] == "fp32"
+        told = description["counters"]
         assert (told["host_hit_tokens"], told["disk_hit_tokens"]) == (before.host_tokens, 0)
         assert 0 < told["host_used_blocks"] <= told["host_blocks"]
         # In the pool, it is nothing to be promoted.

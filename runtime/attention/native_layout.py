@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -202,7 +203,8 @@ class _Cutter:
 
     def _cuts(self, pieces: Sequence[tuple[Segment, int, int]], costs: Sequence[float]) -> dict[int, list[int]]:
         """Where each piece's positions are cut, by its id, so that the threads are done at about the same time."""
-        limit = max(1.0, sum(costs) / (TASKS_PER_THREAD * self.threads))
+        total = sum(costs)
+        limit = max(1.0, total / (TASKS_PER_THREAD * self.threads))
         by_id = {id(piece): piece for piece, _, _ in pieces}
         cuts = {
             id(piece): self._cut(piece, math.ceil(cost / limit - 0.25))
@@ -215,11 +217,15 @@ class _Cutter:
                 for low, high in pairwise(cuts[id(piece)])
             ]
             last = _last_done([share for share, _ in shares], self.threads)
-            if last * self.threads <= MAX_LATE * sum(costs):
+            if last * self.threads <= MAX_LATE * total:
                 break
-            _, largest = max(shares)
-            # One part more than so far, where it has enough positions.
-            cuts[largest] = self._cut(by_id[largest], len(cuts[largest]))
+            # Of equal ones the first: how sums are joined must not depend on where in memory a piece lies.
+            _, largest = max(shares, key=itemgetter(0))
+            finer = self._cut(by_id[largest], len(cuts[largest]))
+            if len(finer) == len(cuts[largest]):
+                # It has too few positions for one part more.
+                break
+            cuts[largest] = finer
         return cuts
 
     def _whole(self) -> npt.NDArray[np.bool_]:

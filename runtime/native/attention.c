@@ -286,8 +286,6 @@ static void take_tile(const struct attention *step, const struct rows *all, cons
             int at = step->positions[task->members + (first + r) / step->group] - tile->base;
             high[r] = at + 1 < tile->count ? at + 1 : tile->count;
             low[r] = step->window > 0 && at - step->window + 1 > 0 ? at - step->window + 1 : 0;
-            /* A whole tile is told by its bounds alone. */
-            if (high[r] == TILE && low[r] == 0) high[r] = TILE;
             some |= low[r] < high[r];
         }
         if (!some) continue;
@@ -404,8 +402,8 @@ static void run_task(const void *data, long item, int worker) {
             const char *keys = call->keys + (long)(task->head + h) * step->key_bytes;
             const char *values = call->values + (long)(task->head + h) * step->value_bytes;
             struct tile tile;
-            tile.turned = at_once ? turned + (long)h * kd * TILE : turned, tile.count = count, tile.base = base, tile.coming = ahead < 0 ? 0 : ahead;
-            tile.groups = groups;
+            tile.turned = at_once ? turned + (long)h * kd * TILE : turned;
+            tile.count = count, tile.base = base, tile.coming = ahead < 0 ? 0 : ahead, tile.groups = groups;
             const char *key_rows[TILE], *value_rows[TILE];
             for (int j = 0; j < ahead; j++) {
                 tile.next_keys[j] = keys + next[j] * key_token;

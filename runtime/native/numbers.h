@@ -37,8 +37,10 @@ INLINE float half_at(const uint8_t *from) {
     uint16_t bits;
     memcpy(&bits, from, sizeof bits);
     uint32_t special = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 : 0, sign = (uint32_t)(bits & 0x8000) << 16, scaled;
-    /* The exponents' biases differ by 112; multiplying takes care of numbers below the normal ones too. */
-    float size = as_float((uint32_t)(bits & 0x7fff) << 13) * 0x1p112f;
+    /* The exponents' biases differ by 112. Below the normal numbers this would pass through floats below the normal
+     * ones, which a thread may have set to be taken for 0. */
+    float size =
+        bits & 0x7c00 ? as_float((uint32_t)(bits & 0x7fff) << 13) * 0x1p112f : (float)(bits & 0x3ff) * 0x1p-24f;
     memcpy(&scaled, &size, sizeof scaled);
     return as_float(scaled | special | sign);
 }
@@ -58,5 +60,7 @@ static inline uint16_t half_of(float x) {
     if (size < 0x38800000) return (uint16_t)(sign | (bits_of(as_float(size) + 0.5f) - bits_of(0.5f)));
     return (uint16_t)(sign | (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13);
 }
+
+INLINE void store_half(uint8_t *to, uint16_t bits) { memcpy(to, &bits, sizeof bits); }
 
 #endif

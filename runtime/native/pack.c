@@ -59,8 +59,6 @@ static void turn_head(float *x, int dim) {
     __asm__ volatile("" ::: "memory");
 }
 
-INLINE void store_half(uint8_t *to, uint16_t bits) { memcpy(to, &bits, sizeof bits); }
-
 INLINE float limited(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
 /* Rounds `wanted` to the scale that will be read, and stores it. */

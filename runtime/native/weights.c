@@ -121,19 +121,14 @@ static void find_format(const void *data, long panel, int worker) {
     all->formats[panel] = (uint8_t)format;
 }
 
-static void put_half(uint8_t *to, float x) {
-    const uint16_t bits = half_of(x);
-    memcpy(to, &bits, sizeof bits);
-}
-
 static void write_group(int format, const float *numbers, int column, uint8_t *to) {
     struct grid grid;
     int32_t codes[GROUP];
     if (!find_grid(format, numbers, &grid, codes)) return;
-    put_half(to + 2 * column, grid.scale);
+    store_half(to + 2 * column, half_of(grid.scale));
     to += SCALES;
     if (has_offset(format)) {
-        put_half(to + 2 * column, grid.offset);
+        store_half(to + 2 * column, half_of(grid.offset));
         to += SCALES;
     }
     if (format == OCTETS) {
@@ -162,13 +157,11 @@ static void write_panel(const void *data, long panel, int worker) {
     for (int i = 0; i < all->inputs; i++)
         for (int c = 0; c < columns; c++) {
             const float number = rows[c * all->stride + i];
-            const uint32_t bits = bits_of(number);
+            const long at = (long)i * WIDTH + c;
             if (format == FLOATS)
-                memcpy(to + 4 * ((long)i * WIDTH + c), &number, 4);
-            else if (format == BRAIN)
-                memcpy(to + 2 * ((long)i * WIDTH + c), (const uint8_t *)&(uint16_t){(uint16_t)(bits >> 16)}, 2);
+                memcpy(to + 4 * at, &number, 4);
             else
-                put_half(to + 2 * ((long)i * WIDTH + c), number);
+                store_half(to + 2 * at, format == BRAIN ? (uint16_t)(bits_of(number) >> 16) : half_of(number));
         }
 }
 

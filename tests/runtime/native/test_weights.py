@@ -207,3 +207,14 @@ def test_threads_unpack_into_memory_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_threads_may_differ_in_what_they_take_for_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    weight = torch.randint(-8, 8, (6000, 64)).float() * 2**-20
+    # Of this thread alone. The scale is below the normal numbers of half precision.
+    torch.set_flush_denormal(True)
+    try:
+        assert kept_exactly(weight).numbers == {Format.SIGNED_NIBBLES: 6000 * 64}
+    finally:
+        torch.set_flush_denormal(False)

@@ -30,8 +30,8 @@ _HALF_TOLERANCE = 5e-2
 class LinearGroup:
     """One product for linear layers that share their input; `members` in the order of its outputs.
 
-    Calling it yields all outputs, `[..., sum of the members' outputs]`. panels: the weights, once our
-    own kernel has them.
+    Calling it yields all outputs, `[..., sum of the members' outputs]`. panels: the weights, once our own kernel has
+    them.
     """
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:

@@ -12,7 +12,7 @@ _MIB = 1 << 20
 
 
 def weight_report(network: Any) -> str:
-    """Of the matrices that products read in a packed form of ours: `106M numbers in 4-bit groups, …: 92 of 513 MiB`.
+    """Of the matrices that our own products read: `106M numbers in 4-bit groups, …: 92 MiB instead of 513`.
 
     The dtype where there are none.
     """

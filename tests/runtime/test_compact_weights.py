@@ -29,7 +29,7 @@ def _ours() -> None:
         pytest.skip(str(why))
 
 
-def mixed() -> LoadedModel:
+def mixed(*, deterministic: bool) -> LoadedModel:
     torch.manual_seed(5)
     config = LlamaConfig(
         vocab_size=300,
@@ -46,7 +46,7 @@ def mixed() -> LoadedModel:
     for i, linear in enumerate(linears):
         torch.manual_seed(i)
         linear.weight.data = matrix(KINDS[i * 5 % len(KINDS)], *linear.weight.shape) * 0.0625
-    return prepare_model(network, None, name="mixed")
+    return prepare_model(network, None, name="mixed", deterministic=deterministic)
 
 
 def logits(loaded: LoadedModel, vocab: int) -> list[torch.Tensor]:
@@ -67,10 +67,11 @@ def logits(loaded: LoadedModel, vocab: int) -> list[torch.Tensor]:
     return found
 
 
-def test_logits_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = mixed()
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_logits_have_the_same_bits(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = mixed(deterministic=deterministic)
     monkeypatch.setenv(SWITCH, "off")
-    plain = mixed()
+    plain = mixed(deterministic=deterministic)
     assert "4-bit groups with offsets" in packed.info.weights
     assert "8-bit groups" in packed.info.weights
     assert "bfloat16" in packed.info.weights

@@ -159,7 +159,7 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, cache: Path, monkeyp
 _KILLED = """
 import sys, time
 from pathlib import Path
-from runtime.models import gguf_tokenizer, weights_cache
+from runtime.models import weights_cache
 weights_cache._convert = lambda source, dtype, folder: (
     (folder / "model.safetensors").write_bytes(b"half"), print("writing", flush=True), time.sleep(60))
 weights_cache.convert_gguf(Path(sys.argv[1]), sys.argv[2], __import__("torch").float32)

@@ -79,6 +79,7 @@ async def experiment(
         "trace_format": trace.format,
         "target": client.target,
         "model": model.model,
+        "kv_dtype": model.kv_dtype,
         "template_drifts": [asdict(drift) for drift in model.template_drifts],
         "options": {**asdict(options), "sessions": sessions, "seed": seed, "salt": salt, "flush": flush},
         "notes": list(trace.notes),

@@ -68,6 +68,7 @@ def report_of(*runs: Run, **more: Any) -> dict[str, Any]:
         "trace_format": "radixloop-trace",
         "target": "here:1",
         "model": "toy",
+        "kv_dtype": "fp32",
         "options": {"concurrency": 4, "live_replies": False, "seed": None},
         "template_drifts": [{"kind": "drops_reasoning", "detail": "leaves reasoning out", "message_index": 2}],
         "notes": [],

@@ -88,7 +88,7 @@ async def test_the_report_has_every_key_and_the_books_agree(toy: ToyRuntime) -> 
     assert [turn["calls"] for turn in run["turns"]] == [2, 2, 2]
     assert sum(turn["input_tokens"] for turn in run["turns"]) == run["input_tokens"]
     assert report["ratios"] is None
-    assert report["model"] == "toy"
+    assert (report["model"], report["kv_dtype"]) == ("toy", "int8")
 
 
 async def test_recorded_replies_are_the_history(toy: ToyRuntime) -> None:

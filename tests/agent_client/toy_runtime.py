@@ -196,7 +196,11 @@ class ToyRuntime(
     def GetModelInfo(self, request: Any, context: Any) -> Any:
         self._enter("GetModelInfo", context)
         return inference_pb2.GetModelInfoResponse(
-            model=self.model, context_length=CONTEXT, eos_token_ids=[0], incarnation=f"{self._started_s}"
+            model=self.model,
+            context_length=CONTEXT,
+            eos_token_ids=[0],
+            incarnation=f"{self._started_s}",
+            kv_dtype="int8",
         )
 
     def Open(self, request: Any, context: Any) -> Any:

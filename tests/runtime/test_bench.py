@@ -34,6 +34,7 @@ def test_the_parts_of_the_host_add_up(host_bytes: int, tiny: LoadedModel) -> Non
         assert list(times) == ["1", "8"]
         assert min(times.values()) > 0
     assert min(result["prefill_tokens_per_s"].values()) > 0
+    assert result["kv_dtype"] == "fp32"
     json.dumps(result)
 
 

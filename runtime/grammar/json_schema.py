@@ -9,6 +9,7 @@ that the library knows.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -46,10 +47,21 @@ _REFUSED = (
 _APPLY = ("$ref", "allOf", "anyOf", "oneOf")
 
 
-def prepared(field: str, schema: dict[str, Any]) -> Schema:
-    """The schema as it is compiled. Raises InvalidRequest naming the place in it, within bounded time."""
+@dataclass
+class Effort:
+    """What was looked at so far, in one schema or in several of one request."""
+
+    nodes: int = 0
+    steps: int = 0
+
+
+def prepared(field: str, schema: dict[str, Any], effort: Effort | None = None) -> Schema:
+    """The schema as it is compiled. Raises InvalidRequest naming the place in it, within bounded time.
+
+    `effort` bounds the time of several together.
+    """
     try:
-        return _Preparation(schema).run()
+        return _Preparation(schema, effort or Effort()).run()
     except SchemaRefused as error:
         raise InvalidRequest(f"{field}{error.place}", error.value, error.limit) from None
     except RecursionError:
@@ -57,10 +69,9 @@ def prepared(field: str, schema: dict[str, Any]) -> Schema:
 
 
 class _Preparation:
-    def __init__(self, root: dict[str, Any]) -> None:
+    def __init__(self, root: dict[str, Any], effort: Effort) -> None:
         self._root = root
-        self._nodes = 0
-        self._steps = 0
+        self._effort = effort
         self._names: dict[str, str] = {}
         self._waiting: list[tuple[str, Any]] = []
 
@@ -73,9 +84,10 @@ class _Preparation:
         return {**top, "$defs": definitions} if definitions else top
 
     def _walk(self, schema: Any, place: str, depth: int) -> Schema:
-        self._nodes += 1
-        if self._nodes > MAX_NODES:
-            raise SchemaRefused("", "larger", f"at most {MAX_NODES} parts, with the alternatives multiplied out")
+        self._effort.nodes += 1
+        if self._effort.nodes > MAX_NODES:
+            most = f"at most {MAX_NODES} parts in the schemas of a request, with the alternatives multiplied out"
+            raise SchemaRefused("", "larger", most)
         if depth > MAX_DEPTH:
             raise SchemaRefused(place, "nested deeper", f"at most {MAX_DEPTH} levels")
         if schema is True:
@@ -97,8 +109,8 @@ class _Preparation:
         return self._combined(own, place, depth)
 
     def _spend(self, steps: int) -> None:
-        self._steps += steps
-        if self._steps > MAX_STEPS:
+        self._effort.steps += steps
+        if self._effort.steps > MAX_STEPS:
             raise SchemaRefused(
                 "", "of parts that refer to one another or overlap", f"at most {MAX_STEPS} steps to merge"
             )
@@ -150,7 +162,7 @@ class _Preparation:
         whole = [self._followed(branch, place) for branch in branches]
         for rank, left in enumerate(whole):
             for other in range(rank + 1, len(whole)):
-                self._nodes += 1
+                self._effort.nodes += 1
                 if not disjoint(left, whole[other], lambda part: self._followed(part, place)):
                     raise SchemaRefused(
                         place,

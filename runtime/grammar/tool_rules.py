@@ -11,7 +11,7 @@ from radixloop.v1 import inference_pb2
 
 from runtime.errors import InvalidRequest
 from runtime.grammar.constraint import Constraint, schema_format, tag_spec
-from runtime.grammar.json_schema import prepared
+from runtime.grammar.json_schema import Effort, prepared
 from runtime.grammar.spec import GrammarSpec
 from runtime.tool_calls import ToolFormat
 
@@ -118,11 +118,18 @@ def tool_rules(request: inference_pb2.GenerateRequest, tools: list[dict[str, Any
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest("prompt.chat.tools", f"{len(tools)} tools", f"at most {MAX_TOOLS}")
     functions: dict[str, dict[str, Any] | None] = {}
+    named, strict = frozenset(choice.names), set[str]()
+    effort, known = Effort(), dict[str, dict[str, Any]]()
     for rank, tool in enumerate(tools):
-        name, field = tool["function"]["name"], f"prompt.chat.tools[{rank}].function"
+        function, field = tool["function"], f"prompt.chat.tools[{rank}].function"
+        name = function["name"]
         if name in functions:
             raise InvalidRequest(f"{field}.name", name, "another tool has this name")
-        functions[name] = _parameters(field, tool["function"], required)
+        if _is_strict(field, function):
+            strict.add(name)
+        # Reading a schema takes time, which is for those that may be called.
+        read = (required or name in strict) and (not named or name in named)
+        functions[name] = _parameters(f"{field}.parameters", function, name in strict, effort, known) if read else None
     for name in choice.names:
         if name not in functions:
             raise InvalidRequest("tool_choice.names", name, "must be the name of one of the chat's tools")
@@ -131,13 +138,12 @@ def tool_rules(request: inference_pb2.GenerateRequest, tools: list[dict[str, Any
     parallel = not (required and len(choice.names) == 1)
     if request.HasField("parallel_tool_calls"):
         parallel = request.parallel_tool_calls
-    strict = {tool["function"]["name"] for tool in tools if tool["function"].get("strict")}
     wishes = frozenset(name for name, schema in functions.items() if schema is not None and name not in strict)
     rules = ToolRules(functions, required, parallel, wishes)
     return rules if len({json.dumps(functions[name]) for name in wishes}) <= MAX_WISHES else rules.without_wishes()
 
 
-def _parameters(field: str, function: dict[str, Any], required: bool) -> dict[str, Any] | None:
+def _is_strict(field: str, function: dict[str, Any]) -> bool:
     if not _NAME.fullmatch(function["name"]):
         raise InvalidRequest(
             f"{field}.name", function["name"], "1 to 128 characters, no space, quote, backslash, bracket or bar"
@@ -145,11 +151,19 @@ def _parameters(field: str, function: dict[str, Any], required: bool) -> dict[st
     strict = function.get("strict")
     if not isinstance(strict, bool | None):
         raise InvalidRequest(f"{field}.strict", strict, "must be true or false")
-    if not strict and not required:
-        return None
+    return bool(strict)
+
+
+def _parameters(
+    field: str, function: dict[str, Any], strict: bool, effort: Effort, known: dict[str, dict[str, Any]]
+) -> dict[str, Any] | None:
+    given = function.get("parameters") or {}
+    text = json.dumps(given)
     try:
         # A call that was forced is of use only with arguments that the tool takes.
-        return prepared(f"{field}.parameters", _of_objects(f"{field}.parameters", function.get("parameters") or {}))
+        if text not in known:
+            known[text] = prepared(field, _of_objects(field, given), effort)
+        return known[text]
     except InvalidRequest:
         if strict:
             raise

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from radixloop.v1 import inference_pb2
 
+from runtime.errors import InvalidRequest
+from runtime.grammar import json_schema
 from runtime.grammar.interface import CompiledGrammar
 from runtime.grammar.tool_rules import MAX_WISHES, ToolRules, tool_rules
 from runtime.tool_calls import SEPARATORS, ToolFormat, parse_tool_calls
@@ -84,6 +86,25 @@ def test_many_schemas_are_held_to_only_where_they_are_strict() -> None:
         assert (rules.functions["f1"] is None) == (count > MAX_WISHES)
         assert rules.functions["f0"] is not None
         assert rules.without_wishes().functions["f1"] is None
+
+
+def test_the_schemas_of_many_tools_take_no_longer_to_read_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_schema, "MAX_NODES", 100)
+    large = [record({f"{tool}p{number}": WORD for number in range(60)}) for tool in (0, 0, 1)]
+
+    def rules(strict: bool, *names: str) -> ToolRules | None:
+        choice = inference_pb2.ToolChoice(mode=inference_pb2.TOOL_MODE_REQUIRED, names=names)
+        functions = [{"name": f"f{rank}", "parameters": schema, "strict": strict} for rank, schema in enumerate(large)]
+        tools = [{"type": "function", "function": function} for function in functions]
+        return tool_rules(inference_pb2.GenerateRequest(tool_choice=choice), tools)
+
+    all_three, last = rules(False), rules(False, "f2")
+    assert all_three is not None
+    assert [schema is not None for schema in all_three.functions.values()] == [True, True, False]
+    assert last is not None
+    assert last.functions["f2"] is not None
+    with pytest.raises(InvalidRequest, match=r"tools\[2\].*at most 100 parts in the schemas of a request"):
+        rules(True)
 
 
 def test_tools_that_take_the_same_arguments_share_their_grammar() -> None:

@@ -27,7 +27,7 @@ def print_tiers(console: Console, runs: list[TieredRun]) -> None:
         for name, tokens in first.capacity_tokens.items()
     )
     console.print(f"{first.model} at {first.dtype}, {first.bytes_per_token:,} bytes a token: {sizes}", highlight=False)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, padding=0)
     head = ["live", "policy", *first.hit_rates, "all", "lru", "belady", "optimum", "ideal", "TTFT", "lru TTFT"]
     for name in head:
         table.add_column(name, justify="right", no_wrap=True)
